@@ -1,0 +1,35 @@
+# One command per job; the first one sets up .venv, once.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help:  ## list the commands
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: .venv/ready  ## make .venv (done by the others when needed)
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coterie needs Python 3.11 or newer; call make PYTHON=python3.x")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv || { $(PYTHON) -m venv --clear --without-pip .venv && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	$(BIN)/pip install --disable-pip-version-check --quiet --progress-bar on -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup  ## FMCL against FedAvg and Local on 20 simulated sites, about 3 minutes
+	$(BIN)/coterie demo
+
+test: setup  ## all tests
+	$(BIN)/pytest
+
+lint: setup  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup  ## the benchmarks behind the figures in docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove .venv and what tests and runs left behind
+	rm -rf .venv runs build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What things cost, measured; each module runs on its own."""

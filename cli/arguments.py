@@ -1,0 +1,27 @@
+"""Arguments that several jobs share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.config import Config, load, parse_override
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+else:
+    Subparsers = object
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """CONFIG.toml and --set."""
+    parser.add_argument("config", type=Path, help="TOML file with the settings (see configs/ and `coterie config`)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting, e.g. --set train.lr=0.1"
+    )
+
+
+def read_config(options: argparse.Namespace) -> Config:
+    """Load the file and apply what the command line changes."""
+    return load(options.config, dict(parse_override(text) for text in options.set))

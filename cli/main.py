@@ -1,0 +1,28 @@
+"""`coterie`: one command for each job."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from cli import demo, settings, simulate
+from common.config import SettingsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and run the chosen job; return the exit code."""
+    parser = argparse.ArgumentParser(prog="coterie", description="Clustered federated learning that deploys.")
+    jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
+    for module in (simulate, demo, settings):
+        module.register(jobs)
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except SettingsError as error:
+        print(f"coterie: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""`coterie config`: every setting with its default and help."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cli.arguments import Subparsers
+from common.config import Config, FlatValue, allowed, fields, flat_values, load
+from server.methods import METHODS
+
+
+def register(jobs: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = jobs.add_parser("config", help="list every setting, or check a configuration file")
+    parser.add_argument("config", type=Path, nargs="?", help="TOML file to check and show in full")
+    parser.add_argument("--toml", action="store_true", help="print as the [tool.flwr.app.config] table of a Flower app")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the settings."""
+    config = load(options.config) if options.config else Config()
+    if options.toml:
+        print(as_toml(config))
+        return 0
+    console = Console()
+    table = Table("setting", "value" if options.config else "default", "allowed", "meaning", box=None)
+    values = flat_values(config)
+    for key, field in fields():
+        takes = f"one of {', '.join(METHODS)}" if key == "method" else allowed(field)
+        table.add_row(key, toml_value(values[key]), takes, field.description or "", style=None)
+    console.print(table, markup=False)
+    return 0
+
+
+def as_toml(config: Config) -> str:
+    """Write all settings as flat TOML keys, which is what Flower's run config knows."""
+    return "\n".join(f"{key} = {toml_value(value)}" for key, value in flat_values(config).items())
+
+
+def toml_value(value: FlatValue) -> str:
+    """Write one scalar as TOML; JSON's strings, numbers and truth values are TOML too."""
+    return json.dumps(value, ensure_ascii=False)

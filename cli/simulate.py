@@ -1,0 +1,28 @@
+"""`coterie simulate`: a whole federation on this machine, on Flower's simulation engine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cli.arguments import Subparsers, add_config, read_config
+
+
+def register(jobs: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = jobs.add_parser("simulate", help="run a federation on this machine", description=__doc__)
+    add_config(parser)
+    parser.add_argument("--out", help="run directory; default runs/<time>-<method>-seed<seed>")
+    parser.add_argument("--jobs", type=int, default=0, help="sites that work at the same time; default: one per core")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Simulate one run."""
+    # Imported late: torch, Ray and Flower take seconds, which `--help` and a mistyped setting need not wait for.
+    config = read_config(options)
+    if options.out:
+        config = config.model_copy(update={"out": str(Path(options.out).absolute())})
+    from cli.simulation import simulate
+
+    return 0 if simulate(config, jobs=options.jobs) == "finished" else 1

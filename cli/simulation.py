@@ -1,0 +1,109 @@
+"""One run on Flower's simulation engine, inside this process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+# Before Flower is imported: no telemetry, no look for updates, no installing of the app's dependencies.
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from client.app import app as client_app
+from client.data import discover_classes
+from common.classes import KNOWN
+from common.config import Config
+from server.app import conduct
+from server.events import Event, Listener, RunEnded
+from server.listeners import run_listeners
+from server.methods import get_method
+from server import run_directory
+
+
+class _Outcome:
+    """Hears how the run ended."""
+
+    def __init__(self) -> None:
+        self.value = "failed"
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, RunEnded):
+            self.value = event.outcome
+
+
+def simulate(config: Config, *, jobs: int = 0, directory: Path | None = None) -> str:
+    """Run `config` with simulated sites and return "finished", "interrupted" or "failed"."""
+    get_method(config.method)
+    config = with_classes(config)
+    path = directory or run_directory.create(config)
+    outcome = _Outcome()
+    listeners: list[Listener] = [*run_listeners(config, path), outcome]
+    stop = threading.Event()
+    server_app = ServerApp()
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        conduct(grid, config, listeners, stop)
+
+    with _interruptible(stop):
+        _simulate(server_app, config, jobs or min(os.cpu_count() or 1, config.sites), stop)
+    return outcome.value
+
+
+def with_classes(config: Config) -> Config:
+    """Fill in the class list that all sites of a simulation can see."""
+    data = config.data
+    if data.classes or (data.name or data.source) in KNOWN:
+        return config
+    return config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})
+
+
+def _simulate(server_app: ServerApp, config: Config, jobs: int, stop: threading.Event) -> None:
+    # Flower's log would tear the display apart; what matters in it comes through our own events.
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    gpus = torch.cuda.device_count()
+    backend = {
+        "init_args": {"num_cpus": jobs, "logging_level": logging.ERROR, "log_to_driver": False},
+        "client_resources": {"num_cpus": 1, "num_gpus": gpus / jobs if gpus else 0.0},
+    }
+    try:
+        run_simulation(server_app, client_app, config.sites, backend_config=backend)  # type: ignore[arg-type]
+    except Exception:
+        # After an interruption the engine complains about the work that was cut off.
+        if not stop.is_set():
+            raise
+
+
+@contextmanager
+def _interruptible(stop: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C end the run in good order; a second Ctrl-C ends the process."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)
+        # Sites in the middle of an epoch are not waited for.
+        threading.Timer(1.0, ray.shutdown).start()
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

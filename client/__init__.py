@@ -1,0 +1,1 @@
+"""A site: keeps its data, trains, evaluates, describes itself. Never imports `server`."""

@@ -1,0 +1,163 @@
+"""The ClientApp: translates a message into typed values, calls, and translates the result back.
+
+What can go wrong at a site (no data, bad settings, diverged training) is answered with a refusal that carries the
+reason, so that the server can name the site and the cause. Anything unforeseen is left to Flower's own error reply.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from client.data import NoUsableData, SiteData, load_site
+from client.embeddings import embeddings
+from client.encoder import EncoderError, load_encoder
+from client.fingerprints import signature as fingerprint
+from client.identity import Identity, cache_folder, identify
+from client.objectives import OBJECTIVES
+from client.training import TrainingDiverged, default_device, evaluate, train
+from common import wire
+from common.classes import agreed_classes
+from common.config import SettingsError, SiteSettings
+from common.models import build, get_state, set_state
+from common.randomness import derive_seed
+
+app = ClientApp()
+
+# Testing keeps no activations for a backward pass, so it takes larger steps than training.
+_TEST_BATCH = 128
+
+_FORESEEN = (SettingsError, NoUsableData, EncoderError, TrainingDiverged, wire.WireError)
+
+Answer = Callable[[Message, wire.Task, Identity, SiteData], RecordDict]
+
+
+def _reply(message: Message, context: Context, answer: Answer) -> Message:
+    identity = identify(context.node_config, context.node_id)
+    try:
+        task = wire.unpack_task(message.content)
+        _limit_threads(task.settings, identity)
+        content = answer(message, task, identity, load_site(identity, task.settings))
+    except _FORESEEN as error:
+        content = wire.pack_refusal(str(error))
+    return Message(content, reply_to=message)
+
+
+def _limit_threads(settings: SiteSettings, identity: Identity) -> None:
+    """Simulated sites run side by side and get a core each; a site of its own uses the whole machine."""
+    threads = settings.train.threads or (1 if identity.partition else torch.get_num_threads())
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=1)
+def _model(settings: SiteSettings) -> nn.Module:
+    """The network of a run, built once per process: every message overwrites all of its state."""
+    data = settings.data
+    return build(
+        settings.train.model,
+        classes=len(agreed_classes(data)),
+        channels=data.channels,
+        image_size=data.image_size,
+        seed=None,
+    )
+
+
+def _received_model(message: Message, settings: SiteSettings) -> nn.Module:
+    model = _model(settings)
+    try:
+        set_state(model, wire.unpack_model(message.content))
+    except ValueError as error:
+        raise wire.WireError(f"the server's model does not fit {settings.train.model}: {error}") from None
+    return model
+
+
+def _card(site: SiteData) -> wire.SiteCard:
+    return wire.SiteCard(
+        name=site.name,
+        train_samples=len(site.train),
+        test_samples=len(site.test),
+        class_counts=tuple(int(count) for count in site.class_counts),
+        fault_count=len(site.faults),
+        faults=tuple(f"{fault.name}: {fault.reason}" for fault in site.faults),
+    )
+
+
+def _hello(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    return wire.pack_introduction(wire.Introduction(_card(site), None, 0.0))
+
+
+def _signature(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    settings = task.settings
+    rows = embeddings(
+        load_encoder(settings.encoder, settings.seed),
+        site.samples,
+        site.train,
+        cache_folder(identity, settings.cache),
+        settings.encoder.batch_size,
+    )
+    described = fingerprint.signature(rows, site.train_labels)
+    return wire.pack_introduction(wire.Introduction(_card(site), described, time.perf_counter() - start))
+
+
+def _train(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    model = _received_model(message, task.settings)
+    result = train(
+        model,
+        site.train_images(),
+        site.train_labels,
+        task.settings.train,
+        round_number=task.round_number,
+        rounds=task.rounds,
+        seed=derive_seed(task.settings.seed, "training", site.name, task.round_number),
+        device=default_device(),
+        objective=OBJECTIVES["plain"](model),
+    )
+    seconds = time.perf_counter() - start
+    return wire.pack_update(wire.Update(get_state(model), result.samples, result.last_loss, seconds))
+
+
+def _evaluate(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    model = _received_model(message, task.settings)
+    statistics = evaluate(
+        model,
+        site.test_images(),
+        site.test_labels,
+        classes=len(site.classes),
+        batch_size=_TEST_BATCH,
+        device=default_device(),
+    )
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Say who the site is and how much data it has."""
+    return _reply(message, context, _hello)
+
+
+@app.query("signature")
+def signature(message: Message, context: Context) -> Message:
+    """Compute one mean embedding per class with the frozen encoder."""
+    return _reply(message, context, _signature)
+
+
+@app.train()
+def local_training(message: Message, context: Context) -> Message:
+    """Train the group's model on the site's own data."""
+    return _reply(message, context, _train)
+
+
+@app.evaluate()
+def local_evaluation(message: Message, context: Context) -> Message:
+    """Test the group's model on the site's own test split."""
+    return _reply(message, context, _evaluate)

@@ -1,0 +1,186 @@
+"""Sources made of image files: a folder with one sub-folder per class, and a CSV manifest."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from client.data.samples import TEST, TRAIN, UNSPECIFIED, Fault, FileSamples
+from common.config import SettingsError
+
+_EXTENSIONS = frozenset(
+    {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp", ".pgm", ".ppm", ".pnm", ".pbm", ".jp2"}
+)
+_SPLITS = {
+    "train": TRAIN,
+    "training": TRAIN,
+    "val": TEST,
+    "valid": TEST,
+    "validation": TEST,
+    "test": TEST,
+    "testing": TEST,
+}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A file that a source lists; `name` is the source's own word for it."""
+
+    name: str
+    path: Path
+    label: int
+    split: int = UNSPECIFIED
+    group: str | None = None
+
+
+def class_index(name: str, known: Mapping[str, int], where: str) -> int:
+    """Return the index of a class, or raise naming the class, where it was met and what is agreed."""
+    if name not in known:
+        raise SettingsError(
+            f"{where}: class {name!r} is not in the agreed class list ({', '.join(known)}); "
+            "rename it, leave it out, or have it added to data.classes"
+        )
+    return known[name]
+
+
+def read_folder(root: Path, classes: Mapping[str, int]) -> FileSamples:
+    """List `root`/<class>/**/<image>, or `root`/{train,val,test}/<class>/**/<image>, whose split is then a hint.
+
+    `classes` maps a folder's name to the index of its class.
+    """
+    entries: list[_Entry] = []
+    faults: list[Fault] = []
+    for folder, split in _class_parents(root, classes):
+        for child in _visible(folder):
+            if not child.is_dir():
+                faults.append(Fault(child.relative_to(root).as_posix(), "is not in the folder of a class"))
+                continue
+            label = class_index(child.name, classes, f"folder {child}")
+            entries += (_Entry(path.relative_to(root).as_posix(), path, label, split) for path in _below(child))
+    return _checked(root, entries, faults)
+
+
+def folder_classes(root: Path) -> tuple[str, ...]:
+    """Return the names of the class folders, sorted."""
+    found = {child.name for folder, _ in _class_parents(root, {}) for child in _visible(folder) if child.is_dir()}
+    return tuple(sorted(found))
+
+
+def read_manifest(path: Path, classes: Mapping[str, int]) -> FileSamples:
+    """Read a CSV file with the columns path, label and optionally split and group.
+
+    Paths are absolute or relative to the manifest. A row without a group is a group of its own.
+    """
+    entries: list[_Entry] = []
+    faults: list[Fault] = []
+    seen: set[Path] = set()
+    for number, row in _rows(path):
+        name = row["path"]
+        if not name or not row["label"]:
+            faults.append(Fault(f"line {number}", "has no path" if not name else "has no label"))
+            continue
+        where = f"{path}, line {number}"
+        label = class_index(row["label"], classes, where)
+        wish = row.get("split", "").lower()
+        if wish and wish not in _SPLITS:
+            raise SettingsError(f"{where}: split {wish!r} is not one of {', '.join(_SPLITS)}")
+        file = path.parent / name
+        if file in seen:
+            # Listed twice, an image could be trained on and tested on.
+            faults.append(Fault(name, f"is listed again in line {number}"))
+            continue
+        seen.add(file)
+        group = (row["group"] or f"line {number}") if "group" in row else None
+        entries.append(_Entry(name, file, label, _SPLITS.get(wish, UNSPECIFIED), group))
+    return _checked(path.parent, entries, faults)
+
+
+def manifest_classes(path: Path) -> tuple[str, ...]:
+    """Return the labels of a manifest, sorted."""
+    return tuple(sorted({row["label"] for _, row in _rows(path)} - {""}))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line number, cells by lower-case column name) of a CSV file, stripped of blanks around values."""
+    try:
+        # Spreadsheets put a byte order mark in front.
+        with path.open(encoding="utf-8-sig", newline="") as handle:
+            reader = csv.reader(handle)
+            columns = [cell.strip().lower() for cell in next(reader, [])]
+            if not {"path", "label"} <= set(columns):
+                raise SettingsError(
+                    f"{path} must start with the header path,label[,split][,group], not with {','.join(columns)!r}"
+                )
+            for cells in reader:
+                if cells:
+                    padded = [cell.strip() for cell in cells] + [""] * (len(columns) - len(cells))
+                    yield reader.line_num, dict(zip(columns, padded, strict=False))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SettingsError(f"cannot read the manifest {path}: {error}") from None
+
+
+def _class_parents(root: Path, classes: Mapping[str, int]) -> list[tuple[Path, int]]:
+    """Return the folders that hold class folders, each with the split it stands for."""
+    folders = [child for child in _visible(root) if child.is_dir()]
+    names = {folder.name for folder in folders}
+    # A class may be called "train" as well, but then it has other neighbours or is in the agreed list.
+    if "train" in names and names <= _SPLITS.keys() and not names & classes.keys():
+        return [(folder, _SPLITS[folder.name]) for folder in folders]
+    return [(root, UNSPECIFIED)]
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder, except hidden ones and those in hidden folders."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(parent, name) for name in files if not name.startswith("."))
+
+
+def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> FileSamples:
+    """Keep the files that can be opened; sorted by name, so that the order is the same on every file system."""
+    usable: list[_Entry] = []
+    # With the root, because equal names, sizes and times do occur at two sites of one machine, as in images built
+    # with all times set to zero, and one must never see the other's pixels.
+    digest = hashlib.sha256(str(root.resolve()).encode())
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        size, time, reason = _inspect(entry.path)
+        if reason:
+            faults.append(Fault(entry.name, reason))
+            continue
+        usable.append(entry)
+        digest.update(f"\x1e{entry.name}\x1f{size}\x1f{time}".encode())
+    groups = [entry.group for entry in usable if entry.group is not None]
+    return FileSamples(
+        labels=np.array([entry.label for entry in usable], np.int64),
+        groups=np.array(groups, np.str_) if groups else None,
+        splits=np.array([entry.split for entry in usable], np.int8),
+        digest=digest.hexdigest(),
+        faults=tuple(faults),
+        paths=tuple(entry.path for entry in usable),
+        names=tuple(entry.name for entry in usable),
+    )
+
+
+def _inspect(path: Path) -> tuple[int, int, str]:
+    """Return size in bytes, time of change in nanoseconds, and why the file cannot be an image (else "")."""
+    if path.suffix.lower() not in _EXTENSIONS:
+        return 0, 0, "is not an image by its name"
+    try:
+        status = path.stat()
+    except OSError as error:
+        return 0, 0, error.strerror or "cannot be found"
+    if not path.is_file():
+        return 0, 0, "is not a file"
+    if not os.access(path, os.R_OK):
+        return 0, 0, "may not be read by this user"
+    return status.st_size, status.st_mtime_ns, "" if status.st_size else "is empty"

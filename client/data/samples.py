@@ -1,0 +1,137 @@
+"""What every source of data looks like to the rest of the site: labelled images that are decoded on demand."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from client.data.pixels import plain, square
+
+UNSPECIFIED, TRAIN, TEST = -1, 0, 1
+
+# Named, so that a file that only pretends to be an image never reaches an interpreter (EPS) or a rare plugin.
+_FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP", "PPM", "JPEG2000")
+_BATCH = 128
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something the site has but cannot use: its name within the data, and why."""
+
+    name: str
+    reason: str
+
+
+class Undecodable(ValueError):
+    """An image that cannot be decoded; `temporary` when it was the disk that failed and not the file."""
+
+    def __init__(self, name: str, reason: str, *, temporary: bool = False) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name, self.reason, self.temporary = name, reason, temporary
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(ABC):
+    """Labelled images of one source.
+
+    Attributes
+    ----------
+    labels : int64[n]
+        Indices into the agreed class list.
+    groups : str[n] or None
+        What must stay together, such as the patient.
+    splits : int8[n]
+        The source's own wish: -1 unspecified, 0 training, 1 test.
+    digest
+        Identity of the images and their order, for caches.
+    faults
+        What was left out already when the source was listed.
+    """
+
+    labels: NDArray[np.int64]
+    groups: NDArray[np.str_] | None
+    splits: NDArray[np.int8]
+    digest: str
+    faults: tuple[Fault, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def name(self, position: int) -> str:
+        """Return what the operator knows the sample by."""
+
+    @abstractmethod
+    def original(self, position: int) -> Image.Image:
+        """Return the sample at its own resolution, in mode L or RGB."""
+
+    def image(self, position: int, size: int, channels: int) -> NDArray[np.uint8]:
+        """Decode one sample to uint8[size, size, channels], or raise `Undecodable`."""
+        try:
+            return square(self.original(position), size, channels)
+        except Exception as error:
+            # Pillow's decoders fail on damaged files with nearly any exception, so none can be listed here. Those of
+            # the operating system carry a number, those of a decoder do not.
+            temporary = isinstance(error, OSError) and error.errno is not None
+            raise Undecodable(self.name(position), str(error) or type(error).__name__, temporary=temporary) from error
+
+    def images(self, index: NDArray[np.int64], size: int, channels: int) -> NDArray[np.uint8]:
+        """Decode from the originals: uint8[len(index), size, size, channels]."""
+        pixels = np.empty((len(index), size, size, channels), np.uint8)
+        for row, outcome in enumerate(self.attempts(index.tolist(), size, channels)):
+            if isinstance(outcome, Undecodable):
+                raise outcome
+            pixels[row] = outcome
+        return pixels
+
+    def attempts(self, positions: Sequence[int], size: int, channels: int) -> Iterator[NDArray[np.uint8] | Undecodable]:
+        """Yield for each position, in order, its pixels or why there are none. Pillow decodes in parallel threads."""
+
+        def attempt(position: int) -> NDArray[np.uint8] | Undecodable:
+            try:
+                return self.image(position, size, channels)
+            except Undecodable as failure:
+                return failure
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            # In batches, so that decoders that are faster than the reader of this iterator do not fill the memory.
+            for start in range(0, len(positions), _BATCH):
+                yield from pool.map(attempt, positions[start : start + _BATCH])
+
+
+@dataclass(frozen=True, eq=False)
+class FileSamples(Samples):
+    """Image files; `names[i]` is how the source calls `paths[i]`."""
+
+    paths: tuple[Path, ...]
+    names: tuple[str, ...]
+
+    def name(self, position: int) -> str:
+        return self.names[position]
+
+    def original(self, position: int) -> Image.Image:
+        with Image.open(self.paths[position], formats=_FORMATS) as image:
+            return plain(image)
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySamples(Samples):
+    """Images in memory: `pixels` is uint8[n, h, w, 1 or 3]; `rows[i]` is where the source had sample i."""
+
+    pixels: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+
+    def name(self, position: int) -> str:
+        return f"sample {self.rows[position]}"
+
+    def original(self, position: int) -> Image.Image:
+        pixels = self.pixels[position]
+        return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

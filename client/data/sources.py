@@ -1,0 +1,74 @@
+"""From settings to samples: which source it is, and whether it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from client.data.arrays import npz_classes, read_digits, read_npz
+from client.data.files import folder_classes, manifest_classes, read_folder, read_manifest
+from client.data.public import read_public
+from client.data.samples import Samples
+from common.classes import KNOWN, agreed_classes
+from common.config import DataSettings, SettingsError
+
+
+def open_source(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path) -> Samples:
+    """List a source's samples. Nothing is decoded yet.
+
+    Parameters
+    ----------
+    data
+        Names the source, unless the site has a path of its own.
+    path
+        The site's own folder, .csv manifest or .npz file; what it is says its kind. None: the source `data` names.
+    classes
+        The agreed class list; a label is an index into it.
+    cache
+        Where a public data set is downloaded to when `data.path` is empty.
+    """
+    known = {name: index for index, name in enumerate(classes)}
+    if path is None and data.source == "demo":
+        _require_digits(classes)
+        return read_digits()
+    if path is None and data.source == "torchvision":
+        return read_public(data.name, Path(data.path) if data.path else cache / "torchvision", known)
+    kind, place = _locate(data, path)
+    if kind == "folder":
+        return read_folder(place, known)
+    return read_manifest(place, known) if kind == "manifest" else read_npz(place, known)
+
+
+def discover_classes(data: DataSettings) -> tuple[str, ...]:
+    """Return the configured or well-known class list, or else the one the data themselves show."""
+    if data.classes or data.source in ("demo", "torchvision"):
+        return agreed_classes(data)
+    kind, place = _locate(data, None)
+    if kind == "folder":
+        return folder_classes(place)
+    return manifest_classes(place) if kind == "manifest" else npz_classes(place)
+
+
+def _locate(data: DataSettings, path: Path | None) -> tuple[str, Path]:
+    """Return kind and place of a source on disk, or raise saying what to set."""
+    if path is not None:
+        place, setting = path, "data-path in the node config of this site"
+    elif data.path:
+        place, setting = Path(data.path), "data.path"
+    else:
+        raise SettingsError(f"data.path is empty: data.source = {data.source!r} needs to know where the data are")
+    if not place.exists():
+        raise SettingsError(f"{place} does not exist: correct {setting}")
+    kind = "folder" if place.is_dir() else {".csv": "manifest", ".npz": "npz"}.get(place.suffix.lower())
+    if kind is None:
+        raise SettingsError(f"{place} is neither a folder nor a .csv or .npz file: correct {setting}")
+    if path is None and kind != data.source:
+        raise SettingsError(f"{place} is a {kind}, but data.source = {data.source!r}: correct one of them")
+    return kind, place
+
+
+def _require_digits(classes: tuple[str, ...]) -> None:
+    if classes != KNOWN["demo"]:
+        raise SettingsError(
+            f"data.classes = {', '.join(classes)}, but data.source = 'demo' holds the digits 0 to 9: "
+            "leave data.classes empty, or name a source"
+        )

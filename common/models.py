@@ -1,0 +1,247 @@
+"""The networks that sites train, and their state as named arrays.
+
+Every network ends in a linear layer called `head`. Initial weights are drawn with NumPy, not with torch: torch's
+generators give other bits on other processors and devices, and every run must be able to start from the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from common.randomness import generator
+
+State = dict[str, NDArray[Any]]
+
+# Above this side in pixels ResNet18 has the ImageNet stem (7x7 stride 2, then max-pool). That stem divides the side by
+# four before the first block, which leaves nothing to look at in a 32-pixel image.
+SMALL_IMAGE = 64
+
+
+class InvalidState(ValueError):
+    """Arrays that are not a state of the model; the message says why."""
+
+
+def build(
+    name: str,
+    *,
+    classes: int,
+    channels: int = 3,
+    image_size: int = 32,
+    features: int | None = None,
+    seed: int | None,
+) -> nn.Module:
+    """Return a network on the CPU that maps images float32[n, channels, size, size] to logits [n, classes].
+
+    The weights are a function of `seed` and the architecture only, the same bits on every machine. With `seed` None
+    they are left unset, which is quicker, for a site that loads a received state next. `features` is the length of a
+    table's rows and takes the place of the image; only the mlp can have it.
+    """
+    if name not in _ARCHITECTURES:
+        raise ValueError(f"unknown model {name!r}: known are {', '.join(_ARCHITECTURES)}")
+    if features is not None and name != "mlp":
+        raise ValueError(f"{name} reads images; a table with {features} features needs the mlp")
+    if image_size < 8:
+        raise ValueError(f"images of {image_size} pixels are too small: the smallest side is 8")
+    # On the meta device no memory is touched and no global generator advances.
+    with torch.device("meta"):
+        model = _mlp(features, classes) if features is not None else _ARCHITECTURES[name](channels, image_size, classes)
+    model.to_empty(device="cpu")
+    if seed is not None:
+        _initialise(model, generator(seed, "initial weights"), fan_out=name == "resnet18")
+    return model
+
+
+def head_parameters(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the state's entries that are the classification head: weight and bias."""
+    return tuple(name for name in model.state_dict() if name.startswith("head."))
+
+
+def get_state(model: nn.Module) -> State:
+    """Return parameters and buffers (batch norm's too) by name, contiguous, in the order of the model.
+
+    The arrays may share memory with a model on the CPU: copy them before training on.
+    """
+    return {name: tensor.detach().contiguous().cpu().numpy() for name, tensor in model.state_dict().items()}
+
+
+def set_state(model: nn.Module, state: Mapping[str, NDArray[Any]]) -> None:
+    """Copy a state into the model; a state that does not fit raises `InvalidState` and changes nothing."""
+    own = model.state_dict()
+    if missing := [name for name in own if name not in state]:
+        raise InvalidState(f"the state lacks {', '.join(missing)}")
+    if unknown := [name for name in state if name not in own]:
+        raise InvalidState(f"the model has no {', '.join(unknown)}")
+    for name, target in own.items():
+        array = state[name]
+        if array.shape != tuple(target.shape):
+            raise InvalidState(f"{name} has shape {array.shape}, not {tuple(target.shape)}")
+        if array.dtype != _numpy_dtype(target):
+            raise InvalidState(f"{name} is {array.dtype}, not {_numpy_dtype(target)}")
+    with torch.no_grad():
+        for name, target in own.items():
+            array = state[name]
+            # torch has no read-only tensors and warns about arrays that are, such as those over received bytes.
+            target.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
+
+
+class Network(nn.Module):
+    """A body that turns inputs into features [n, width], and the linear classification head on them."""
+
+    def __init__(self, body: nn.Module, width: int, classes: int) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(inputs))
+        return logits
+
+
+def _resnet9(channels: int, image_size: int, classes: int) -> Network:
+    """The nine-layer residual network of DAWNBench: 64-128-res-256-512-res."""
+    body = nn.Sequential(
+        _conv_norm(channels, 64),
+        _conv_norm(64, 128, pool=True),
+        _Residual(_conv_norm(128, 128), _conv_norm(128, 128)),
+        _conv_norm(128, 256, pool=True),
+        _conv_norm(256, 512, pool=True),
+        _Residual(_conv_norm(512, 512), _conv_norm(512, 512)),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+    )
+    return Network(body, 512, classes)
+
+
+def _resnet18(channels: int, image_size: int, classes: int) -> Network:
+    """ResNet18 (He et al. 2016), with a 3x3 stem and no max-pool for small images."""
+    if image_size <= SMALL_IMAGE:
+        stem = _conv_norm(channels, 64)
+    else:
+        stem = nn.Sequential(
+            nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )
+    body = nn.Sequential(
+        stem,
+        *(_BasicBlock(64, 64, stride=1), _BasicBlock(64, 64, stride=1)),
+        *(_BasicBlock(64, 128, stride=2), _BasicBlock(128, 128, stride=1)),
+        *(_BasicBlock(128, 256, stride=2), _BasicBlock(256, 256, stride=1)),
+        *(_BasicBlock(256, 512, stride=2), _BasicBlock(512, 512, stride=1)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+    return Network(body, 512, classes)
+
+
+def _lenet5(channels: int, image_size: int, classes: int) -> Network:
+    """LeNet5 with ReLU and max-pooling, the form in use in federated learning."""
+    # LeCun put 28-pixel digits into a 32-pixel frame; the same is done with every smaller image. Larger ones are
+    # pooled to the 5x5 cells of a 32-pixel image, for which the adaptive pool is the classic 2x2 one.
+    frame = max(0, math.ceil((32 - image_size) / 2))
+    body = nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=frame),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveMaxPool2d(5),
+        nn.Flatten(),
+        nn.Linear(16 * 5 * 5, 120),
+        nn.ReLU(inplace=True),
+        nn.Linear(120, 84),
+        nn.ReLU(inplace=True),
+    )
+    return Network(body, 84, classes)
+
+
+def _mlp(features: int, classes: int) -> Network:
+    """Two hidden layers (64, 32) on the flattened input."""
+    body = nn.Sequential(
+        nn.Flatten(), nn.Linear(features, 64), nn.ReLU(inplace=True), nn.Linear(64, 32), nn.ReLU(inplace=True)
+    )
+    return Network(body, 32, classes)
+
+
+class _Residual(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        change: Tensor = self.layers(images)
+        return images + change
+
+
+class _BasicBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut = (
+            nn.Identity()
+            if inputs == outputs
+            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        change: Tensor = self.layers(images)
+        passed: Tensor = self.shortcut(images)
+        return functional.relu(change + passed, inplace=True)
+
+
+def _conv_norm(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
+    layers = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
+
+
+_ARCHITECTURES: dict[str, Callable[[int, int, int], Network]] = {
+    "resnet9": _resnet9,
+    "resnet18": _resnet18,
+    "lenet5": _lenet5,
+    "mlp": lambda channels, image_size, classes: _mlp(channels * image_size**2, classes),
+}
+
+
+def _initialise(model: nn.Module, rng: np.random.Generator, *, fan_out: bool) -> None:
+    """Draw weights and biases from U(-b, b) with b = 1 / sqrt(fan_in), torch's own rule.
+
+    With `fan_out` convolutions have the variance 2 / fan_out instead, as He et al. ask for. Uniform draws there too:
+    normal ones take logarithms, which differ in the last bit between maths libraries.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
+        elif isinstance(module, nn.Conv2d | nn.Linear):
+            bound = 1 / math.sqrt(module.weight[0].numel())
+            if fan_out and isinstance(module, nn.Conv2d):
+                bound = math.sqrt(6 / module.weight[:, 0].numel())
+            for parameter in module.parameters(recurse=False):
+                _fill_uniform(parameter, bound, rng)
+
+
+def _fill_uniform(parameter: Tensor, bound: float, rng: np.random.Generator) -> None:
+    values = rng.random(tuple(parameter.shape), dtype=np.float32)
+    values *= 2
+    values -= 1
+    values *= np.float32(bound)
+    with torch.no_grad():
+        parameter.copy_(torch.from_numpy(values))
+
+
+def _numpy_dtype(tensor: Tensor) -> np.dtype[Any]:
+    return torch.empty(0, dtype=tensor.dtype).numpy().dtype

@@ -1,0 +1,62 @@
+"""What a site says about its data before training: one mean embedding per class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Shares are float64 quotients of integers, so their sum is off by rounding at most.
+SHARE_SUM_TOLERANCE = 1e-6
+
+
+class InvalidSignature(ValueError):
+    """A signature that breaks one of its invariants; the message says which."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The class prototypes of one site.
+
+    Attributes
+    ----------
+    classes : int64[C]
+        Indices into the agreed class list, strictly increasing.
+    prototypes : float32[C, d]
+        Row c is the mean embedding of the site's training samples of `classes[c]` (mu in the paper).
+    shares : float64[C]
+        Share of each class among the site's training samples (w in the paper); sums to 1.
+    """
+
+    classes: NDArray[np.int64]
+    prototypes: NDArray[np.float32]
+    shares: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name, dtype, ndim in (("classes", np.int64, 1), ("prototypes", np.float32, 2), ("shares", np.float64, 1)):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim:
+                raise InvalidSignature(f"{name} must be a {ndim}-dimensional {np.dtype(dtype).name} array")
+        count = len(self.classes)
+        if count == 0:
+            raise InvalidSignature("a signature needs at least one class")
+        if self.prototypes.shape[0] != count or len(self.shares) != count:
+            raise InvalidSignature(
+                f"{count} classes, {self.prototypes.shape[0]} prototypes and {len(self.shares)} shares do not match"
+            )
+        if self.prototypes.shape[1] == 0:
+            raise InvalidSignature("prototypes have no dimensions")
+        if self.classes[0] < 0 or np.any(np.diff(self.classes) <= 0):
+            raise InvalidSignature("classes must be non-negative, unique and in increasing order")
+        if not np.isfinite(self.prototypes).all():
+            raise InvalidSignature("prototypes hold values that are not finite")
+        if not np.isfinite(self.shares).all() or np.any(self.shares <= 0) or np.any(self.shares > 1):
+            raise InvalidSignature("shares must lie in (0, 1]")
+        if abs(float(self.shares.sum()) - 1.0) > SHARE_SUM_TOLERANCE:
+            raise InvalidSignature(f"shares sum to {float(self.shares.sum()):.6f}, not to 1")
+
+    @property
+    def dimension(self) -> int:
+        """Length d of an embedding."""
+        return int(self.prototypes.shape[1])

@@ -1,0 +1,357 @@
+"""Flower records ↔ typed values, checked on arrival. The only file that knows record keys.
+
+Whatever arrives is foreign: its version, types, shapes, ranges, finiteness and size are checked before anything is
+computed with it, and `WireError` says in words what was wrong, so that the sender can be named and left out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from common.config import SiteSettings
+from common.metrics import EvaluationStatistics, InvalidStatistics, check
+from common.signature import InvalidSignature, Signature
+
+VERSION = 1
+
+State = dict[str, NDArray[Any]]
+"""A model on the wire: state-dict names and arrays, batch-norm statistics included."""
+
+_SITE_NAME = re.compile(r"[\w.\-]{1,64}")
+_DTYPES = {b"<f4": "float32", b"<f8": "float64", b"<i8": "int64", b"|u1": "uint8"}
+_NPY_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00[\s\S]{2}\{'descr': '(?P<dtype><f4|<f8|<i8|\|u1)', 'fortran_order': False, "
+    rb"'shape': \((?P<shape>(?:\d{1,18},? ?){0,8})\), \} *\n"
+)
+_MAX_DIMENSION = 65_536
+_MAX_FAULTS_NAMED = 20
+_MAX_REASON = 500
+_MEGABYTE = 1_000_000
+
+
+class WireError(ValueError):
+    """A message that does not say what it should; the text names the fault."""
+
+
+class Refused(WireError):
+    """The site understood the request and says why it cannot serve it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Server → site: what to do, and everything needed to do it."""
+
+    settings: SiteSettings
+    round_number: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class SiteCard:
+    """Site → server, with its first answer: who it is and how much data it has."""
+
+    name: str
+    train_samples: int
+    test_samples: int
+    class_counts: tuple[int, ...]
+    fault_count: int
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """Site → server, before training: its card and, where the method asks for one, its signature."""
+
+    card: SiteCard
+    signature: Signature | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Update:
+    """Site → server, after local training."""
+
+    state: State
+    samples: int
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Site → server: sufficient statistics of the site's own test split; no prediction leaves the site."""
+
+    statistics: EvaluationStatistics
+    seconds: float
+
+
+def size(content: RecordDict) -> int:
+    """Bytes of all arrays in a message."""
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+
+
+# --- server → site ---------------------------------------------------------------------------------------------
+
+
+def pack_task(task: Task, model: ArrayRecord | None = None) -> RecordDict:
+    """Write a request; the model record may be shared by all members of a group."""
+    config = ConfigRecord(
+        {
+            "version": VERSION,
+            "settings": task.settings.model_dump_json(),
+            "round": task.round_number,
+            "rounds": task.rounds,
+        }
+    )
+    return RecordDict({"task": config} if model is None else {"task": config, "model": model})
+
+
+def unpack_task(content: RecordDict) -> Task:
+    """Read a request at the site."""
+    config = _config(content, "task")
+    _check_version(config)
+    try:
+        settings = SiteSettings.model_validate_json(_text(config, "settings"), strict=False)
+    except ValidationError as error:
+        raise WireError(f"the server's settings are not valid here: {error}") from None
+    return Task(settings, _count(config, "round"), _count(config, "rounds"))
+
+
+def unpack_model(content: RecordDict, limit_mb: int | None = None) -> State:
+    """Read the model of a message; arrays are read-only views of its bytes."""
+    record = content.array_records.get("model")
+    if record is None:
+        raise WireError("the message carries no model")
+    return unpack_arrays(record, limit_mb)
+
+
+# --- site → server ---------------------------------------------------------------------------------------------
+
+
+def pack_refusal(reason: str) -> RecordDict:
+    """Say why a request cannot be served."""
+    return RecordDict({"refusal": ConfigRecord({"version": VERSION, "reason": reason[:_MAX_REASON]})})
+
+
+def pack_introduction(introduction: Introduction) -> RecordDict:
+    """Write the answer to the query before training."""
+    card = introduction.card
+    content = RecordDict(
+        {
+            "site": ConfigRecord(
+                {
+                    "version": VERSION,
+                    "name": card.name,
+                    "train_samples": card.train_samples,
+                    "test_samples": card.test_samples,
+                    "class_counts": list(card.class_counts),
+                    "fault_count": card.fault_count,
+                    "faults": list(card.faults[:_MAX_FAULTS_NAMED]),
+                    "seconds": introduction.seconds,
+                }
+            )
+        }
+    )
+    if introduction.signature is not None:
+        signature = introduction.signature
+        content["signature"] = pack_arrays(
+            {"classes": signature.classes, "prototypes": signature.prototypes, "shares": signature.shares}
+        )
+    return content
+
+
+def unpack_introduction(content: RecordDict, *, classes: int, with_signature: bool, limit_mb: int) -> Introduction:
+    """Read a site's answer to the query before training; `classes` is the length of the agreed list."""
+    config = _config(content, "site")
+    _check_version(config)
+    name = _text(config, "name")
+    if not _SITE_NAME.fullmatch(name):
+        raise WireError(f"site name {name[:80]!r} must be 1 to 64 letters, digits, '_', '-' or '.'")
+    counts = config.get("class_counts")
+    if not isinstance(counts, list) or len(counts) != classes:
+        raise WireError(f"class counts must be a list of {classes} numbers")
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise WireError("class counts must be whole numbers ≥ 0")
+    faults = config.get("faults", [])
+    if not isinstance(faults, list):
+        raise WireError("the list of faulty files is not a list")
+    card = SiteCard(
+        name=name,
+        train_samples=_count(config, "train_samples", at_least=1),
+        test_samples=_count(config, "test_samples"),
+        class_counts=tuple(int(count) for count in counts),
+        fault_count=_count(config, "fault_count"),
+        faults=tuple(str(fault)[:_MAX_REASON] for fault in faults[:_MAX_FAULTS_NAMED]),
+    )
+    if sum(card.class_counts) != card.train_samples:
+        raise WireError(f"class counts sum to {sum(card.class_counts)}, not to {card.train_samples} training samples")
+    signature = _unpack_signature(content, classes, limit_mb) if with_signature else None
+    return Introduction(card, signature, _number(config, "seconds"))
+
+
+def _unpack_signature(content: RecordDict, classes: int, limit_mb: int) -> Signature:
+    record = content.array_records.get("signature")
+    if record is None:
+        raise WireError("the message carries no signature")
+    arrays = unpack_arrays(record, limit_mb)
+    if set(arrays) != {"classes", "prototypes", "shares"}:
+        raise WireError(f"a signature has classes, prototypes and shares, not {', '.join(sorted(arrays)) or 'nothing'}")
+    try:
+        signature = Signature(**arrays)
+    except InvalidSignature as error:
+        raise WireError(f"signature: {error}") from None
+    if signature.dimension > _MAX_DIMENSION:
+        raise WireError(f"signature: {signature.dimension} dimensions, at most {_MAX_DIMENSION} are allowed")
+    if signature.classes[-1] >= classes:
+        raise WireError(f"signature: class {int(signature.classes[-1])} is not among the {classes} agreed classes")
+    return signature
+
+
+def pack_update(update: Update) -> RecordDict:
+    """Write the result of local training."""
+    return RecordDict(
+        {
+            "model": pack_arrays(update.state),
+            "training": MetricRecord(
+                {"version": VERSION, "samples": update.samples, "loss": update.loss, "seconds": update.seconds}
+            ),
+        }
+    )
+
+
+def unpack_update(content: RecordDict, *, limit_mb: int) -> Update:
+    """Read the result of local training; whether the arrays fit the model is screened by `server.aggregation`."""
+    metrics = _metrics(content, "training")
+    _check_version(metrics)
+    return Update(
+        state=unpack_model(content, limit_mb),
+        samples=_count(metrics, "samples", at_least=1),
+        loss=_number(metrics, "loss"),
+        seconds=_number(metrics, "seconds"),
+    )
+
+
+def pack_evaluation(evaluation: Evaluation) -> RecordDict:
+    """Write the statistics of a site's test split."""
+    statistics = evaluation.statistics
+    return RecordDict(
+        {
+            "statistics": pack_arrays({"confusion": statistics.confusion, "histograms": statistics.histograms}),
+            "evaluation": MetricRecord(
+                {"version": VERSION, "loss_sum": statistics.loss_sum, "seconds": evaluation.seconds}
+            ),
+        }
+    )
+
+
+def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Evaluation:
+    """Read the statistics of a site's test split."""
+    metrics = _metrics(content, "evaluation")
+    _check_version(metrics)
+    record = content.array_records.get("statistics")
+    if record is None:
+        raise WireError("the message carries no statistics")
+    arrays = unpack_arrays(record, limit_mb)
+    if set(arrays) != {"confusion", "histograms"}:
+        raise WireError(f"statistics are confusion and histograms, not {', '.join(sorted(arrays)) or 'nothing'}")
+    statistics = EvaluationStatistics(**arrays, loss_sum=_number(metrics, "loss_sum"))
+    try:
+        check(statistics, classes)
+    except InvalidStatistics as error:
+        raise WireError(f"statistics: {error}") from None
+    return Evaluation(statistics, _number(metrics, "seconds"))
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------
+
+
+def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Serialise named arrays."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(array).reshape(array.shape)) for name, array in arrays.items()})
+
+
+def unpack_arrays(record: ArrayRecord, limit_mb: int | None = None) -> State:
+    """Deserialise named arrays as read-only views of the received bytes, never by unpickling."""
+    total = sum(len(array.data) for array in record.values())
+    if limit_mb is not None and total > limit_mb * _MEGABYTE:
+        raise WireError(f"{total / _MEGABYTE:.1f} MB of arrays, at most {limit_mb} MB are allowed (round.max_message_mb)")
+    return {name: _unpack_array(name, array) for name, array in record.items()}
+
+
+def _unpack_array(name: str, array: Array) -> NDArray[Any]:
+    # NumPy's own loader would evaluate a foreign header and believe one that promises terabytes. Only the header that
+    # np.save writes is accepted, and it is held against the bytes that are really there before anything is allocated.
+    header = _NPY_HEADER.match(array.data)
+    if header is None or header.end() != 10 + int.from_bytes(array.data[8:10], "little"):
+        raise WireError(f"array {name!r} is not readable: it must be C-ordered .npy of {', '.join(_DTYPES.values())}")
+    dtype = np.dtype(_DTYPES[header["dtype"]])
+    shape = tuple(int(side) for side in header["shape"].split(b",") if side.strip())
+    offset, count = header.end(), math.prod(shape)
+    if len(array.data) - offset != count * dtype.itemsize:
+        raise WireError(f"array {name!r} is truncated: {len(array.data) - offset} bytes for {dtype} of shape {shape}")
+    if count == 0:
+        return np.empty(shape, dtype)
+    return np.frombuffer(array.data, dtype, count, offset).reshape(shape)
+
+
+# --- scalars ---------------------------------------------------------------------------------------------------
+
+_Scalars = Mapping[str, object]
+
+
+def _config(content: RecordDict, key: str) -> _Scalars:
+    _raise_refusal(content)
+    record = content.config_records.get(key)
+    if record is None:
+        raise WireError(f"the message carries no {key!r} record")
+    return record
+
+
+def _metrics(content: RecordDict, key: str) -> _Scalars:
+    _raise_refusal(content)
+    record = content.metric_records.get(key)
+    if record is None:
+        raise WireError(f"the message carries no {key!r} record")
+    return record
+
+
+def _raise_refusal(content: RecordDict) -> None:
+    refusal = content.config_records.get("refusal")
+    if refusal is not None:
+        raise Refused(str(refusal.get("reason", "no reason given"))[:_MAX_REASON])
+
+
+def _check_version(record: _Scalars) -> None:
+    version = record.get("version")
+    if version != VERSION:
+        raise WireError(f"wire format version {version!r}, this side speaks {VERSION}: update the older side")
+
+
+def _text(record: _Scalars, key: str) -> str:
+    value = record.get(key)
+    if not isinstance(value, str):
+        raise WireError(f"{key} must be text, not {value!r}")
+    return value
+
+
+def _count(record: _Scalars, key: str, at_least: int = 0) -> int:
+    value = record.get(key)
+    if type(value) is not int or not at_least <= value < 2**40:
+        raise WireError(f"{key} must be a whole number ≥ {at_least}, not {value!r}")
+    return value
+
+
+def _number(record: _Scalars, key: str) -> float:
+    value = record.get(key)
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        raise WireError(f"{key} must be a finite number, not {value!r}")
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The coordinator: groups the sites, averages their models. Never imports `client`."""

@@ -1,0 +1,70 @@
+"""The ServerApp: config → method → strategy → listeners → start."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from common import wire
+from common.classes import agreed_classes
+from common.config import Config, parse
+from common.models import build, get_state
+from server.events import Audience, Listener, RunEnded, RunStarted
+from server.grid import RunInterrupted, StreamingGrid
+from server.listeners import run_listeners
+from server.methods import get_method
+from server.strategy import ClusteredStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Entry point of `flwr run`: the settings are Flower's run config."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    config = parse(context.run_config)
+    conduct(grid, config, run_listeners(config))
+
+
+def conduct(grid: Grid, config: Config, listeners: Sequence[Listener], stop: threading.Event | None = None) -> None:
+    """Carry out one run on any Flower Grid; `stop` asks it to end early with a valid run directory."""
+    method = get_method(config.method)
+    audience = Audience(listeners)
+    streaming = StreamingGrid(
+        grid, deadline=config.round.deadline, in_flight=config.round.in_flight, stop=stop or threading.Event()
+    )
+    audience.tell(RunStarted(config))
+    try:
+        initial = initial_state(config)
+        strategy = ClusteredStrategy(config, method, initial, audience)
+        strategy.group_sites(streaming)
+        if config.rounds:
+            strategy.start(
+                grid=streaming,
+                initial_arrays=wire.pack_arrays(initial),
+                num_rounds=config.rounds,
+                timeout=config.round.deadline,
+            )
+    except RunInterrupted as interruption:
+        audience.tell(RunEnded("interrupted", str(interruption)))
+    except Exception as error:
+        audience.tell(RunEnded("failed", f"{type(error).__name__}: {error}"))
+        raise
+    else:
+        audience.tell(RunEnded("finished", ""))
+
+
+def initial_state(config: Config) -> wire.State:
+    """The weights every group starts from, a function of the seed alone."""
+    model = build(
+        config.train.model,
+        classes=len(agreed_classes(config.data)),
+        channels=config.data.channels,
+        image_size=config.data.image_size,
+        seed=config.seed,
+    )
+    return get_state(model)

@@ -1,0 +1,221 @@
+"""Overlap-aware distance between sites (FMCL, section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from common.signature import Signature
+
+# Sites handled at a time: enough rows for an efficient matrix product, few enough for the temporaries to stay small
+# beside the N x N result.
+STRIP = 512
+
+# A matrix product need not give the two halves of a symmetric matrix the same last bits.
+SYMMETRY_TOLERANCE = 1e-9
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ClassMembers:
+    """All that the sites say about one class.
+
+    Attributes
+    ----------
+    sites : int64[n], increasing
+        The n sites that have the class.
+    prototypes, norms : float64[n, d], float64[n]
+        mu and its Euclidean length at those sites.
+    shares : float64[N]
+        w at every site, 0 where the class is absent.
+    position : int64[N]
+        Where a site stands in `sites`; at a site without the class any valid position, its share of 0 silences it.
+    """
+
+    sites: NDArray[np.int64]
+    prototypes: Matrix
+    norms: Vector
+    shares: Vector
+    position: NDArray[np.int64]
+
+
+def overlap_distance(
+    signatures: Sequence[Signature],
+    *,
+    alpha: float = 1.0,
+    beta: float = 100.0,
+    epsilon: float = 1e-3,
+    overlap: bool = True,
+) -> Matrix:
+    """Distance D between every two sites: share-weighted cosine distance over shared classes, times a multiplier.
+
+    D_ij = d_ij * m_ij with d = sum_c w~_c d_c / (sum_c w~_c + epsilon), see `shared_shares`, `damped_cosine` and
+    `overlap_multiplier`; pairs without a shared class get `disjoint_distance`. O(sum_c n_c^2 d) time for n_c sites
+    with class c, two to three N x N matrices of memory.
+
+    Parameters
+    ----------
+    signatures
+        One per site; all of the same embedding dimension.
+    alpha, beta, epsilon
+        Exponent and cap of the multiplier; the floor that keeps quotients defined.
+    overlap
+        False is the "no overlap" ablation: m = 1.
+
+    Returns
+    -------
+    float64[N, N], symmetric, non-negative, zero diagonal
+    """
+    if not signatures:
+        raise ValueError("overlap_distance needs at least one signature")
+    if not (alpha >= 0 and beta > 0 and epsilon > 0):
+        raise ValueError(f"alpha must be >= 0, beta and epsilon > 0; got {alpha=}, {beta=}, {epsilon=}")
+    count = len(signatures)
+    members = _members_by_class(signatures)
+    distance = np.empty((count, count))
+    any_disjoint = False
+    # D is symmetric: a strip is computed from its own first column rightwards, and mirrored.
+    for start in range(0, count, STRIP):
+        stop = min(start + STRIP, count)
+        agreement, mass = _strip_sums(members, start, stop, epsilon)
+        strip = np.subtract(mass, agreement, out=agreement)  # sum w~ (1 - cosine)
+        np.maximum(strip, 0.0, out=strip)  # rounding alone could take identical prototypes below zero
+        disjoint = mass == 0.0  # shares are positive, so only an empty sum is 0
+        if overlap:
+            strip *= overlap_multiplier(mass, alpha=alpha, beta=beta, epsilon=epsilon)
+        mass += epsilon
+        strip /= mass
+        if disjoint.any():
+            any_disjoint = True
+            strip[disjoint] = np.nan
+        distance[start:stop, start:] = strip
+        distance[stop:, start:stop] = strip[:, stop - start :].T
+    if any_disjoint:
+        undefined = np.isnan(distance)
+        above = np.concatenate([row[i + 1 :] for i, row in enumerate(distance)])
+        np.copyto(distance, disjoint_distance(above[~np.isnan(above)]), where=undefined)
+    # The two triangles of a diagonal block come from one product and may differ in the last bit.
+    for start in range(0, count, STRIP):
+        block = distance[start : start + STRIP, start : start + STRIP]
+        block[...] = np.triu(block, 1) + np.triu(block, 1).T
+    return distance
+
+
+def shared_shares(shares_i: Vector, shares_j: Vector) -> Matrix:
+    """w~_c = min(w_ic, w_jc) for every i of the one and j of the other (section 2); 0 where either lacks the class."""
+    return np.minimum.outer(shares_i, shares_j)
+
+
+def damped_cosine(products: Matrix, norms_i: Vector, norms_j: Vector, epsilon: float) -> Matrix:
+    """1 - d_c = mu_i . mu_j / (|mu_i| |mu_j| + epsilon) (section 2), in place of the inner products."""
+    lengths = np.multiply.outer(norms_i, norms_j)
+    lengths += epsilon
+    products /= lengths
+    return products
+
+
+def overlap_multiplier(mass: Matrix, *, alpha: float, beta: float, epsilon: float) -> Matrix:
+    """m = min(max(Omega, epsilon)^(-alpha), beta) (section 2): little shared mass makes a pair more distant."""
+    multiplier: Matrix = np.maximum(mass, epsilon) ** -alpha
+    return np.minimum(multiplier, beta, out=multiplier)
+
+
+def disjoint_distance(defined: Vector) -> float:
+    """D_big = min(2 P95, P99) of the defined distances, 1 if there are none (section 2).
+
+    `defined` holds each unordered pair once and is reordered. The percentiles are those of the ordered pairs, in which
+    every value counts twice.
+    """
+    if not len(defined):
+        return 1.0
+    last = 2 * len(defined) - 1
+    ranks = [q / 100 * last for q in (95, 99)]
+    # Rank r of the doubled list is rank r // 2 of the single one.
+    brackets = [(int(rank) // 2, min(int(rank) + 1, last) // 2) for rank in ranks]
+    defined.partition(sorted({index for bracket in brackets for index in bracket}))
+    p95, p99 = (
+        float(defined[low] + (rank - int(rank)) * (defined[high] - defined[low]))
+        for rank, (low, high) in zip(ranks, brackets, strict=True)
+    )
+    return min(2 * p95, p99)
+
+
+def checked_distance(distance: ArrayLike) -> Matrix:
+    """The same as float64[N, N], or ValueError: square, finite, non-negative, symmetric, zero diagonal."""
+    matrix = np.ascontiguousarray(distance, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
+        raise ValueError(f"a distance matrix is square and not empty; got shape {np.shape(distance)}")
+    low, high = float(matrix.min()), float(matrix.max())  # both are NaN if any entry is
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise ValueError("the distance matrix holds values that are not finite")
+    if low < 0:
+        raise ValueError(f"the distance matrix holds negative values, down to {low}")
+    if np.diagonal(matrix).any():
+        raise ValueError("the diagonal of the distance matrix is not zero")
+    for start in range(0, len(matrix), STRIP):
+        stop = start + STRIP
+        skew = matrix[start:stop, start:] - matrix[start:, start:stop].T
+        if max(skew.max(), -skew.min()) > SYMMETRY_TOLERANCE * high:
+            raise ValueError("the distance matrix is not symmetric")
+    return matrix
+
+
+def _members_by_class(signatures: Sequence[Signature]) -> list[ClassMembers]:
+    dimensions = [signature.dimension for signature in signatures]
+    if len(set(dimensions)) > 1:
+        odd = next(i for i, dimension in enumerate(dimensions) if dimension != dimensions[0])
+        raise ValueError(f"signature 0 has dimension {dimensions[0]}, signature {odd} has {dimensions[odd]}")
+    count = len(signatures)
+    site_of = np.repeat(np.arange(count), [len(signature.classes) for signature in signatures])
+    class_of = np.concatenate([signature.classes for signature in signatures])
+    share_of = np.concatenate([signature.shares for signature in signatures])
+    prototype_of = np.concatenate([signature.prototypes for signature in signatures])
+    members = []
+    for label in np.unique(class_of):
+        rows = np.flatnonzero(class_of == label)
+        sites = site_of[rows]
+        # float32 products would be off by 1e-7, as much as the distance between alike sites.
+        prototypes = prototype_of[rows].astype(np.float64)
+        shares = np.zeros(count)
+        shares[sites] = share_of[rows]
+        members.append(
+            ClassMembers(
+                sites=sites,
+                prototypes=prototypes,
+                norms=np.sqrt(np.einsum("nd,nd->n", prototypes, prototypes)),
+                shares=shares,
+                position=np.maximum(np.cumsum(shares > 0) - 1, 0),
+            )
+        )
+    return members
+
+
+def _strip_sums(members: Sequence[ClassMembers], start: int, stop: int, epsilon: float) -> tuple[Matrix, Matrix]:
+    """sum_c w~_c (1 - d_c) and Omega = sum_c w~_c, of sites [start, stop) against sites [start, N)."""
+    width = len(members[0].shares) - start
+    agreement = np.zeros((stop - start, width))
+    mass = np.zeros((stop - start, width))
+    for member in members:
+        first, end = np.searchsorted(member.sites, (start, stop))
+        if first == end:
+            continue
+        sites = member.sites[first:end]
+        cosine = damped_cosine(
+            member.prototypes[first:end] @ member.prototypes[first:].T,
+            member.norms[first:end],
+            member.norms[first:],
+            epsilon,
+        )
+        # Spreading the columns over all sites by `take` and adding whole rows costs a fifth of indexing both axes.
+        position = np.maximum(member.position[start:] - first, 0)
+        weighted = cosine.take(position, axis=1, mode="clip")
+        weight = shared_shares(member.shares[sites], member.shares[start:])
+        weighted *= weight
+        agreement[sites - start] += weighted
+        mass[sites - start] += weight
+    return agreement, mass

@@ -1,0 +1,58 @@
+"""Mean silhouette of a clustering on a precomputed distance matrix (FMCL, section 4)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from server.clustering.distances import Matrix, checked_distance
+from server.clustering.linkage import MergeTree
+
+
+def mean_silhouette(distance: ArrayLike, labels: NDArray[np.int64]) -> float:
+    """S: mean over sites of (b - a) / max(a, b), from float64[N, N] distances and int64[N] labels 0..K-1.
+
+    a is the mean distance to the other members of the own cluster, b the mean distance to the nearest other cluster.
+    A singleton counts 0, a site with a = b = 0 too, and S = 0 for a single cluster.
+    """
+    matrix = checked_distance(distance)
+    labels = np.asarray(labels)
+    if labels.shape != (len(matrix),):
+        raise ValueError(f"{len(matrix)} sites need {len(matrix)} labels; got shape {labels.shape}")
+    return _silhouette_of_sums(matrix @ _indicator(labels), labels)
+
+
+def silhouettes_of_cuts(distance: Matrix, tree: MergeTree, k_max: int) -> dict[int, float]:
+    """S(K) of the cuts K = 1..min(k_max, N) of a tree, with one pass over the matrix for all of them.
+
+    A coarser cut joins whole clusters of the finest one, so its sums of distances are sums of that one's columns.
+    """
+    finest = tree.cut(min(k_max, tree.sites))
+    sums = distance @ _indicator(finest)
+    representative = np.unique(finest, return_index=True)[1]
+    scores = {}
+    for k in range(1, min(k_max, tree.sites) + 1):
+        labels = tree.cut(k)
+        scores[k] = _silhouette_of_sums(sums @ _indicator(labels[representative]), labels)
+    return scores
+
+
+def _indicator(labels: NDArray[np.int64]) -> Matrix:
+    """float64[N, K], 1 where site i is in cluster k."""
+    return np.eye(int(labels.max()) + 1)[labels]
+
+
+def _silhouette_of_sums(sums: Matrix, labels: NDArray[np.int64]) -> float:
+    """S from float64[N, K], the summed distance of each site to each cluster."""
+    sites = np.arange(len(labels))
+    sizes = np.bincount(labels)
+    if len(sizes) == 1:
+        return 0.0
+    own_size = sizes[labels]
+    own = sums[sites, labels] / np.maximum(own_size - 1, 1)
+    to_others = sums / sizes
+    to_others[sites, labels] = np.inf
+    nearest = to_others.min(axis=1)
+    widest = np.maximum(own, nearest)
+    value = np.divide(nearest - own, widest, out=np.zeros(len(labels)), where=(own_size > 1) & (widest > 0))
+    return float(value.mean())

@@ -1,0 +1,155 @@
+"""What happens in a run, as values. The strategy tells; listeners hear and change nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.config import Config
+from common.metrics import Metrics
+from common.wire import SiteCard, State
+
+Stage = Literal["enrol", "train", "evaluate"]
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """The settings are valid and the run begins."""
+
+    config: Config
+
+
+@dataclass(frozen=True)
+class StageStarted:
+    """Sites are being asked for something."""
+
+    stage: Stage
+    round_number: int
+    sites: int
+
+
+@dataclass(frozen=True)
+class ReplyAccepted:
+    """A site's answer arrived and passed the screening."""
+
+    stage: Stage
+    round_number: int
+    site: str
+    bytes_sent: int
+    bytes_received: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SiteLeftOut:
+    """A site failed, was late, or sent something that was rejected; it is left out of this stage."""
+
+    stage: Stage
+    round_number: int
+    site: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SiteEnrolled:
+    """A site introduced itself."""
+
+    card: SiteCard
+    late: bool
+
+
+@dataclass(frozen=True)
+class GroupsFormed:
+    """Sites were grouped. `labels[i]` is the group of `sites[i]`."""
+
+    sites: tuple[str, ...]
+    labels: tuple[int, ...]
+    distance: NDArray[np.float64] | None
+    k_scores: dict[int, float] | None
+    k_window: tuple[int, ...] | None
+    cv: float | None
+
+
+@dataclass(frozen=True)
+class SitePlaced:
+    """A late site was put into a group by its signature."""
+
+    round_number: int
+    site: str
+    group: int
+    confidence: float
+
+
+@dataclass(frozen=True)
+class GroupKept:
+    """A group had too few usable updates in a round and keeps its model."""
+
+    round_number: int
+    group: int
+    replies: int
+    needed: int
+
+
+@dataclass(frozen=True)
+class RoundFinished:
+    """A round is complete: everything measured on the sites' own test splits."""
+
+    round_number: int
+    overall: Metrics
+    groups: dict[int, Metrics]
+    sites: dict[str, Metrics]
+    labels: dict[str, int]
+    mean_site_accuracy: float
+    worst_tenth_accuracy: float
+    train_loss: float
+    models: dict[int, State]
+
+
+@dataclass(frozen=True)
+class RunEnded:
+    """The run is over: finished, interrupted by the operator, or failed."""
+
+    outcome: Literal["finished", "interrupted", "failed"]
+    reason: str
+
+
+Event = (
+    RunStarted
+    | StageStarted
+    | ReplyAccepted
+    | SiteLeftOut
+    | SiteEnrolled
+    | GroupsFormed
+    | SitePlaced
+    | GroupKept
+    | RoundFinished
+    | RunEnded
+)
+
+
+class Listener(Protocol):
+    """Hears every event, in order, on the thread of the run."""
+
+    def hear(self, event: Event) -> None:
+        """Take note of `event`."""
+
+
+class Audience:
+    """All listeners of a run. One that fails is reported and dismissed; the run goes on."""
+
+    def __init__(self, listeners: Iterable[Listener] = ()) -> None:
+        self._listeners = list(listeners)
+
+    def tell(self, event: Event) -> None:
+        """Tell every listener."""
+        for listener in list(self._listeners):
+            try:
+                listener.hear(event)
+            except Exception:
+                self._listeners.remove(listener)
+                logging.getLogger("coterie").exception("%s failed and is switched off", type(listener).__name__)

@@ -1,0 +1,128 @@
+"""A Grid with a deadline, a cap on messages in flight, and replies that are yielded as they come.
+
+It wraps any Flower Grid, in a simulation as in a deployment, and leaves Flower's round loop as it is: `start()` hands
+the iterable that `send_and_receive` returns straight to the strategy, so a reply can be folded into its group's average
+and forgotten before the next one is fetched.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+from flwr.app import Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+_FIRST_PAUSE = 0.005
+_LONGEST_PAUSE = 0.25
+
+
+class RunInterrupted(Exception):
+    """The operator asked the run to stop."""
+
+
+class StreamingGrid(Grid):
+    """Wrap `grid`.
+
+    Parameters
+    ----------
+    grid
+        The Grid that Flower passed to the ServerApp.
+    deadline
+        Seconds after which a stage ends without the missing replies. Flower's `timeout` can only shorten it.
+    in_flight
+        Most messages under way at once; 0 means no limit.
+    stop
+        When set, waiting ends with `RunInterrupted`.
+    """
+
+    def __init__(self, grid: Grid, *, deadline: float, in_flight: int = 0, stop: threading.Event | None = None) -> None:
+        self._grid = grid
+        self._deadline = deadline
+        self._in_flight = in_flight
+        self._stop = stop or threading.Event()
+        self._asked: dict[str, int] = {}
+
+    def set_run(self, run: Run) -> None:
+        """Pass on."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """Pass on."""
+        return self._grid.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Build a message; part of Flower's interface."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Pass on."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Pass on."""
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Pass on."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pass on."""
+        return self._grid.pull_messages(message_ids)
+
+    def wait_for_nodes(self, count: int, timeout: float) -> list[int]:
+        """Return the connected nodes once there are `count` of them, or those there are after `timeout` seconds."""
+        end = time.monotonic() + timeout
+        while True:
+            nodes = sorted(self._grid.get_node_ids())
+            if len(nodes) >= count or time.monotonic() >= end:
+                return nodes
+            self._pause(0.1)
+
+    def node_of(self, reply: Message) -> int:
+        """Return the node that was asked the question `reply` answers."""
+        return self._asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Send `messages` and yield their replies one by one, until all came or time is up."""
+        end = time.monotonic() + min(self._deadline, timeout if timeout is not None else self._deadline)
+        outstanding: set[str] = set()
+        self._asked = {}
+        queue = iter(messages)
+        exhausted = False
+        pause = _FIRST_PAUSE
+        while True:
+            while not exhausted and (not self._in_flight or len(outstanding) < self._in_flight):
+                message = next(queue, None)
+                if message is None:
+                    exhausted = True
+                    break
+                node = message.metadata.dst_node_id
+                # One at a time, because Flower drops refused messages from the list of ids it returns.
+                for message_id in self._grid.push_messages([message]):
+                    if message_id:
+                        outstanding.add(message_id)
+                        self._asked[message_id] = node
+            if exhausted and not outstanding:
+                return
+            arrived = list(self._grid.pull_messages(sorted(outstanding)))
+            outstanding.difference_update(reply.metadata.reply_to_message_id for reply in arrived)
+            pause = _FIRST_PAUSE if arrived else min(pause * 1.5, _LONGEST_PAUSE)
+            while arrived:
+                # Popped, so that this list does not keep a reply alive after the strategy is done with it.
+                yield arrived.pop()
+            if time.monotonic() >= end:
+                return
+            if outstanding:
+                self._pause(pause)
+
+    def _pause(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise RunInterrupted("stopped by the operator")

@@ -1,0 +1,110 @@
+"""`run.json`, `clusters.json`, `distances.npy` and the groups' models."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from common.config import Config
+from common.wire import SiteCard, State
+from server import run_directory
+from server.events import Event, GroupsFormed, RoundFinished, RunEnded, RunStarted, SiteEnrolled, SitePlaced
+
+_PACKAGES = ("coterie", "flwr", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
+
+
+class Artifacts:
+    """Keeps what a run was, how it grouped the sites, and what it learnt."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._run: dict[str, object] = {}
+        self._clusters: dict[str, object] = {}
+        self._cards: dict[str, SiteCard] = {}
+        self._labels: dict[str, int] = {}
+        self._models: dict[int, State] = {}
+
+    def hear(self, event: Event) -> None:
+        """Write each file as soon as its content is known."""
+        match event:
+            case RunStarted(config):
+                self._run = _describe(config)
+                self._write_run("running", "")
+            case SiteEnrolled(card):
+                self._cards[card.name] = card
+            case GroupsFormed():
+                self._groups_formed(event)
+            case SitePlaced(site=site, group=group):
+                self._labels[site] = group
+                self._write_clusters()
+            case RoundFinished():
+                self._models = event.models
+                if event.labels != self._labels:
+                    self._labels = event.labels
+                    self._write_clusters()
+            case RunEnded(outcome, reason):
+                for group, state in self._models.items():
+                    save_model(self._directory / run_directory.MODELS / f"group-{group}.safetensors", state)
+                self._write_run(outcome, reason)
+
+    def _write_run(self, outcome: str, reason: str) -> None:
+        run_directory.write_json(self._directory / run_directory.RUN, self._run | {"outcome": outcome, "reason": reason})
+
+    def _groups_formed(self, event: GroupsFormed) -> None:
+        self._labels = dict(zip(event.sites, event.labels, strict=True))
+        scores = {str(k): run_directory.finite(score) for k, score in (event.k_scores or {}).items()}
+        self._clusters = {
+            "cv": None if event.cv is None else run_directory.finite(event.cv),
+            "window": event.k_window,
+            "silhouette": scores or None,
+            "distance_order": event.sites if event.distance is not None else None,
+        }
+        if event.distance is not None:
+            np.save(self._directory / run_directory.DISTANCES, event.distance, allow_pickle=False)
+        self._write_clusters()
+
+    def _write_clusters(self) -> None:
+        sites = {
+            name: {
+                "group": self._labels[name],
+                "train_samples": card.train_samples,
+                "test_samples": card.test_samples,
+                "class_counts": card.class_counts,
+                "faults": card.fault_count,
+            }
+            for name, card in sorted(self._cards.items())
+            if name in self._labels
+        }
+        value = {"k": len(set(self._labels.values())), **self._clusters, "sites": sites}
+        run_directory.write_json(self._directory / run_directory.CLUSTERS, value)
+
+
+def save_model(path: Path, state: State) -> None:
+    """Write a model so that a reader sees a whole file or none."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    save_file({name: np.ascontiguousarray(array) for name, array in state.items()}, temporary)
+    temporary.replace(path)
+
+
+def _describe(config: Config) -> dict[str, object]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:  # Coterie itself is not installed when Flower runs it from an app bundle.
+            continue
+    return {
+        "config": config.model_dump(),
+        "seed": config.seed,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": versions,
+        "python": sys.version.split()[0],
+        "machine": {"system": platform.system(), "architecture": platform.machine(), "cores": os.cpu_count()},
+    }

@@ -1,0 +1,206 @@
+"""The display of a running job: a live panel in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from common.config import Config
+from server.events import (
+    Event,
+    GroupKept,
+    GroupsFormed,
+    Listener,
+    ReplyAccepted,
+    RoundFinished,
+    RunEnded,
+    RunStarted,
+    SiteEnrolled,
+    SiteLeftOut,
+    SitePlaced,
+    StageStarted,
+)
+
+_STAGES = {"enrol": "getting to know the sites", "train": "training", "evaluate": "testing"}
+_SHOWN_INCIDENTS = 5
+_SHOWN_GROUPS = 20
+
+
+def progress(directory: Path) -> Listener:
+    """Choose the display that fits where the output goes."""
+    return LiveProgress(directory) if sys.stdout.isatty() else PlainProgress(directory)
+
+
+class _Clock:
+    """Time left, from the mean duration of the rounds so far."""
+
+    def __init__(self) -> None:
+        self._start = self._first_round = time.monotonic()
+        self.rounds = 0
+        self.done = 0
+
+    def begin_rounds(self) -> None:
+        self._first_round = time.monotonic()
+
+    @property
+    def elapsed(self) -> str:
+        return _duration(time.monotonic() - self._start)
+
+    @property
+    def left(self) -> str:
+        if not self.done:
+            return "?"
+        mean = (time.monotonic() - self._first_round) / self.done
+        return _duration(mean * (self.rounds - self.done))
+
+
+class PlainProgress:
+    """One line per thing worth knowing, for logs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._clock = _Clock()
+
+    def hear(self, event: Event) -> None:
+        """Print what a person would want to read."""
+        line = self._line(event)
+        if line:
+            print(line, flush=True)
+
+    def _line(self, event: Event) -> str | None:
+        match event:
+            case RunStarted(config):
+                self._clock.rounds = config.rounds
+                return f"{config.method}, seed {config.seed}, {config.rounds} rounds → {self._directory}"
+            case StageStarted("enrol", _, sites):
+                return f"asking {sites} sites who they are"
+            case SiteEnrolled(card, late) if late or card.fault_count:
+                faults = f", {card.fault_count} unusable files ({'; '.join(card.faults[:3])})" if card.fault_count else ""
+                return f"site {card.name}: {card.train_samples} training samples{faults}"
+            case GroupsFormed():
+                self._clock.begin_rounds()
+                return _grouping(event)
+            case SitePlaced(_, site, group, confidence):
+                return f"late site {site} joins group {group} (confidence {confidence:.2f})"
+            case SiteLeftOut():
+                return _incident(event)
+            case GroupKept(round_number, group, replies, needed):
+                return f"round {round_number}: group {group} keeps its model ({replies} of {needed} updates needed)"
+            case RoundFinished():
+                self._clock.done += 1
+                groups = " ".join(f"{group}:{metrics.accuracy:.3f}" for group, metrics in event.groups.items())
+                shown = f" groups {groups}" if 1 < len(event.groups) <= _SHOWN_GROUPS else ""
+                return (
+                    f"round {event.round_number}/{self._clock.rounds}: accuracy {event.overall.accuracy:.3f} "
+                    f"mean of sites {event.mean_site_accuracy:.3f} worst tenth {event.worst_tenth_accuracy:.3f}"
+                    f"{shown}, {self._clock.left} left"
+                )
+            case RunEnded(outcome, reason):
+                return f"{outcome} after {self._clock.elapsed}{': ' + reason if reason else ''}; run directory {self._directory}"
+        return None
+
+
+class LiveProgress:
+    """A panel that is redrawn in place."""
+
+    def __init__(self, directory: Path, console: Console | None = None) -> None:
+        self._directory = directory
+        self._clock = _Clock()
+        self._config: Config | None = None
+        self._stage = "starting"
+        self._round = 0
+        self._replied = self._asked = 0
+        self._sizes: Counter[int] = Counter()
+        self._last: RoundFinished | None = None
+        self._incidents: list[str] = []
+        self._grouping = ""
+        self._live = Live(console=console, refresh_per_second=4, transient=False, get_renderable=self._draw)
+
+    def hear(self, event: Event) -> None:
+        """Update what the panel shows."""
+        match event:
+            case RunStarted(config):
+                self._config, self._clock.rounds = config, config.rounds
+                self._live.start()
+            case StageStarted(stage, round_number, sites):
+                self._stage, self._round, self._asked, self._replied = _STAGES[stage], round_number, sites, 0
+            case ReplyAccepted():
+                self._replied += 1
+            case SiteLeftOut():
+                self._incidents.append(_incident(event))
+            case GroupsFormed():
+                self._sizes = Counter(event.labels)
+                self._grouping = _grouping(event)
+                self._clock.begin_rounds()
+            case RoundFinished():
+                self._clock.done += 1
+                self._last = event
+                self._sizes = Counter(event.labels.values())
+            case RunEnded(outcome, reason):
+                self._stage = f"{outcome}{': ' + reason if reason else ''}"
+                self._asked = 0
+                self._live.stop()
+
+    def _draw(self) -> Group:
+        config = self._config
+        assert config is not None
+        head = Text.assemble(
+            (config.method, "bold"),
+            f"  seed {config.seed}  round {self._round}/{config.rounds}  ",
+            (self._stage, "cyan"),
+            f"  {self._replied}/{self._asked} sites" if self._asked else "",
+            f"  elapsed {self._clock.elapsed}  left {self._clock.left}",
+        )
+        parts: list[object] = [head, ProgressBar(total=max(config.rounds, 1), completed=self._clock.done, width=60)]
+        if self._grouping:
+            parts.append(Text(self._grouping, style="dim"))
+        if self._last:
+            parts.append(self._table(self._last))
+        parts += [Text.from_markup(f"[yellow]{escape(line)}[/]") for line in self._incidents[-_SHOWN_INCIDENTS:]]
+        if len(self._incidents) > _SHOWN_INCIDENTS:
+            parts.append(Text(f"… {len(self._incidents)} incidents in all, see events.jsonl", style="yellow"))
+        parts.append(Text(str(self._directory), style="dim"))
+        return Group(*parts)  # type: ignore[arg-type]
+
+    def _table(self, event: RoundFinished) -> Table:
+        table = Table("group", "sites", "accuracy", "macro-F1", "AUC", box=None, header_style="bold")
+        for group, metrics in list(event.groups.items())[:_SHOWN_GROUPS]:
+            figures = (f"{metrics.accuracy:.3f}", f"{metrics.macro_f1:.3f}", f"{metrics.auc:.3f}")
+            table.add_row(str(group), str(self._sizes[group]), *figures)
+        if len(event.groups) > _SHOWN_GROUPS:
+            table.add_row("…", "", "", "", "")
+        overall = event.overall
+        table.add_row(
+            "all", str(len(event.sites)), f"{overall.accuracy:.3f}", f"{overall.macro_f1:.3f}", f"{overall.auc:.3f}",
+            style="bold",
+        )  # fmt: skip
+        return table
+
+
+def _incident(event: SiteLeftOut) -> str:
+    return f"round {event.round_number}, {event.stage}: {event.site} left out: {event.reason}"
+
+
+def _grouping(event: GroupsFormed) -> str:
+    sizes = Counter(event.labels)
+    text = f"{len(event.labels)} sites in {len(sizes)} groups"
+    if len(sizes) <= _SHOWN_GROUPS:
+        text += " of " + ", ".join(str(sizes[group]) for group in sorted(sizes))
+    if event.k_scores is not None and event.cv is not None:
+        text += f"; K chosen by silhouette {event.k_scores.get(len(sizes), 0.0):.2f} (CV {event.cv:.2f})"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,16 @@
+"""Local: every site alone, the opponent that clustering must beat."""
+
+from __future__ import annotations
+
+from server.methods.method import Method
+from server.methods.partition import Alone
+
+METHOD = Method(
+    name="local",
+    title="Local",
+    paper="",
+    summary="every site trains alone on its own data",
+    fingerprint=None,
+    distance=None,
+    partition=Alone(),
+)

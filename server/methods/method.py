@@ -1,0 +1,68 @@
+"""A method is a recipe: what sites send, how far apart they are, how they are grouped, how they train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.config import ClusterSettings
+from common.signature import Signature
+from server.clustering import KSelection
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The outcome of a partition rule: `labels` 0..K−1 numbered by first member."""
+
+    labels: NDArray[np.int64]
+    selection: KSelection | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a late site belongs. A `group` equal to the number of groups founds a new one."""
+
+    group: int
+    confidence: float
+
+
+class PartitionRule(Protocol):
+    """Turns distances into groups, and later finds the place of a newcomer."""
+
+    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+        """Group `sites` sites; `distance` is float64[N, N] where the method has one."""
+
+    def place(self, distance: NDArray[np.float64] | None, labels: NDArray[np.int64]) -> Placement:
+        """Place a newcomer whose distances to the labelled sites are `distance` (float64[N])."""
+
+
+Distance = Callable[[Sequence[Signature], ClusterSettings], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of a table of methods.
+
+    Attributes
+    ----------
+    name, title, paper, summary
+        What the user types, reads and cites; one sentence of help.
+    fingerprint
+        What sites are asked for before training (`query.<fingerprint>`); None: only who they are.
+    distance
+        Distance matrix of the fingerprints; None: the partition needs none.
+    partition
+        From distances to groups.
+    """
+
+    name: str
+    title: str
+    paper: str
+    summary: str
+    fingerprint: str | None
+    distance: Distance | None
+    partition: PartitionRule

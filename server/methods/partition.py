@@ -1,0 +1,58 @@
+"""Partition rules that methods share."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.config import ClusterSettings
+from server.clustering import agglomerate, agglomerate_auto
+from server.methods.method import Grouping, Placement
+
+
+class OneGroup:
+    """Everybody trains one model."""
+
+    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+        """Put all sites into group 0."""
+        return Grouping(np.zeros(sites, np.int64))
+
+    def place(self, distance: NDArray[np.float64] | None, labels: NDArray[np.int64]) -> Placement:
+        """A newcomer joins the one group."""
+        return Placement(0, 1.0)
+
+
+class Alone:
+    """Every site trains a model of its own."""
+
+    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+        """Give each site its own group."""
+        return Grouping(np.arange(sites, dtype=np.int64))
+
+    def place(self, distance: NDArray[np.float64] | None, labels: NDArray[np.int64]) -> Placement:
+        """A newcomer founds a group."""
+        return Placement(int(labels.max(initial=-1)) + 1, 1.0)
+
+
+class Agglomerative:
+    """Agglomerative clustering at a fixed K, below a threshold, or at the K chosen by silhouette."""
+
+    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+        """Group by `distance`, as `settings` say."""
+        assert distance is not None
+        if settings.threshold:
+            return Grouping(agglomerate(distance, threshold=settings.threshold, linkage=settings.linkage))
+        if settings.k:
+            # Sites may have failed since the settings were checked against their number.
+            return Grouping(agglomerate(distance, k=min(settings.k, sites), linkage=settings.linkage))
+        return Grouping(*agglomerate_auto(distance, k_max=settings.k_max, linkage=settings.linkage))
+
+    def place(self, distance: NDArray[np.float64] | None, labels: NDArray[np.int64]) -> Placement:
+        """Choose the group with the smallest mean distance; confidence is the margin to the runner-up in [0, 1]."""
+        assert distance is not None
+        groups = np.unique(labels)
+        means = np.array([distance[labels == group].mean() for group in groups])
+        order = np.argsort(means, kind="stable")
+        best = means[order[0]]
+        margin = 1.0 - best / means[order[1]] if len(groups) > 1 and means[order[1]] > 0 else float(len(groups) == 1)
+        return Placement(int(groups[order[0]]), float(margin))

@@ -1,0 +1,83 @@
+"""The sites of a run: who they are, which node they sit on, which group they belong to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.signature import Signature
+from common.wire import SiteCard
+
+
+@dataclass
+class Member:
+    """A site that takes part. The node id may change when the site comes back; its name does not."""
+
+    card: SiteCard
+    node_id: int
+    signature: Signature | None
+    group: int = 0
+
+    @property
+    def name(self) -> str:
+        """The site's own name."""
+        return self.card.name
+
+
+class Roster:
+    """All members, in the order of their names, so that nothing depends on who answered first."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+        self._by_node: dict[int, Member] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def __getitem__(self, name: str) -> Member:
+        return self._members[name]
+
+    @property
+    def members(self) -> list[Member]:
+        """All members by name."""
+        return [self._members[name] for name in sorted(self._members)]
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The group of each member, in the order of `members`."""
+        return np.array([member.group for member in self.members], np.int64)
+
+    def at_node(self, node_id: int) -> Member | None:
+        """The member that sits on a node."""
+        return self._by_node.get(node_id)
+
+    def add(self, member: Member) -> None:
+        """Take a new member in."""
+        self._members[member.name] = member
+        self._by_node[member.node_id] = member
+
+    def move(self, name: str, node_id: int, card: SiteCard) -> None:
+        """A member came back on another node, perhaps with other data."""
+        member = self._members[name]
+        self._by_node.pop(member.node_id, None)
+        member.node_id, member.card = node_id, card
+        self._by_node[node_id] = member
+
+    def groups(self) -> dict[int, list[Member]]:
+        """Members by group, both in order."""
+        grouped: dict[int, list[Member]] = {}
+        for member in sorted(self.members, key=lambda member: member.group):
+            grouped.setdefault(member.group, []).append(member)
+        return grouped
+
+
+def common_dimension(signatures: dict[str, Signature]) -> int:
+    """The embedding length most sites use; on a tie, that of the first site by name."""
+    counts = Counter(signatures[name].dimension for name in sorted(signatures))
+    return counts.most_common(1)[0][0]

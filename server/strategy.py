@@ -1,0 +1,431 @@
+"""Who trains what with whom: a Flower strategy with one model per group of sites.
+
+Works with Flower's own `start()` loop. Replies are taken one by one: screened, added to their group's average, and
+forgotten, so memory holds one model and one accumulator per group, not one copy per site.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from common import wire
+from common.classes import agreed_classes
+from common.config import Config
+from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
+from common.randomness import generator
+from server.aggregation import GroupAverage, RejectedUpdate
+from server.events import (
+    Audience,
+    GroupKept,
+    GroupsFormed,
+    ReplyAccepted,
+    RoundFinished,
+    SiteEnrolled,
+    SiteLeftOut,
+    SitePlaced,
+    Stage,
+    StageStarted,
+)
+from server.grid import StreamingGrid
+from server.methods import Method
+from server.roster import Member, Roster, common_dimension
+
+_log = logging.getLogger("coterie")
+
+# A site may train on more samples than it declared (its folder grows), but not on wildly more: the fixed-point
+# averages are scaled by what was declared.
+_GROWTH = 2
+
+
+class NoSites(RuntimeError):
+    """Nobody is left to train with."""
+
+
+@dataclass
+class _StageBook:
+    """Who was asked in the current stage, and what was sent to each group."""
+
+    stage: Stage
+    round_number: int
+    waiting: dict[str, Member]
+    bytes_sent: dict[int, int]
+
+
+class ClusteredStrategy(Strategy):
+    """Independent federated averaging in every group of sites.
+
+    Parameters
+    ----------
+    config
+        The validated settings of the run.
+    method
+        How sites are grouped.
+    initial
+        The model every group starts from.
+    audience
+        Hears what happens.
+    """
+
+    def __init__(self, config: Config, method: Method, initial: wire.State, audience: Audience) -> None:
+        self._config = config
+        self._method = method
+        self._initial = initial
+        self._audience = audience
+        self._class_count = len(agreed_classes(config.data))
+        self._settings = config.for_site()
+        self._roster = Roster()
+        self._models: dict[int, wire.State] = {}
+        self._turned_away: set[int] = set()
+        self._grid: Grid | None = None
+        self._book: _StageBook | None = None
+        self._train_loss = math.nan
+
+    def summary(self) -> None:
+        """Log what is about to happen; called by Flower before the first round."""
+        groups = self._roster.groups()
+        _log.info("%s: %d sites in %d groups", self._method.title, len(self._roster), len(groups))
+
+    # --- before training ---------------------------------------------------------------------------------------
+
+    def group_sites(self, grid: StreamingGrid) -> None:
+        """Wait for the sites, ask each for its fingerprint once, and form the groups."""
+        nodes = grid.wait_for_nodes(self._config.sites, self._config.round.start_timeout)
+        if not nodes:
+            raise NoSites(
+                f"no site connected within {self._config.round.start_timeout:.0f} s (round.start_timeout): "
+                "start the SuperNodes first"
+            )
+        if len(nodes) < self._config.sites:
+            _log.warning("%d of %d sites connected in time; going on with them", len(nodes), self._config.sites)
+        for introduction, node_id in self._introductions(grid, nodes, round_number=0):
+            self._roster.add(Member(introduction.card, node_id, introduction.signature))
+            self._audience.tell(SiteEnrolled(introduction.card, late=False))
+        if not len(self._roster):
+            raise NoSites("no site can take part; the log names each one with the reason")
+        members = self._roster.members
+        distance = None
+        if self._method.distance is not None:
+            signatures = [member.signature for member in members if member.signature is not None]
+            distance = self._method.distance(signatures, self._config.cluster)
+        grouping = self._method.partition.form(distance, len(members), self._config.cluster)
+        for member, label in zip(members, grouping.labels, strict=True):
+            member.group = int(label)
+        self._models = {group: self._initial for group in self._roster.groups()}
+        selection = grouping.selection
+        self._audience.tell(
+            GroupsFormed(
+                sites=tuple(member.name for member in members),
+                labels=tuple(member.group for member in members),
+                distance=distance,
+                k_scores=dict(selection.scores) if selection else None,
+                k_window=tuple(selection.window) if selection else None,
+                cv=selection.cv if selection else None,
+            )
+        )
+
+    def _introductions(
+        self, grid: StreamingGrid, nodes: list[int], round_number: int
+    ) -> list[tuple[wire.Introduction, int]]:
+        """Ask nodes who they are; return those that can take part, by name."""
+        action = self._method.fingerprint or "hello"
+        self._audience.tell(StageStarted("enrol", round_number, len(nodes)))
+        task = wire.Task(self._settings, round_number, self._config.rounds)
+        messages = (
+            Message(wire.pack_task(task), node, f"query.{action}", ttl=self._config.round.deadline) for node in nodes
+        )
+        found: dict[str, tuple[wire.Introduction, int]] = {}
+        silent = set(nodes)
+        for reply in grid.send_and_receive(messages):
+            node = grid.node_of(reply)
+            silent.discard(node)
+            try:
+                introduction = self._read_introduction(reply)
+                name = introduction.card.name
+                if name in found or (name in self._roster and self._roster[name].node_id in set(grid.get_node_ids())):
+                    raise wire.WireError(f"another connected site is called {name!r} too: give each its own `site` name")
+            except wire.WireError as error:
+                self._turn_away(node, round_number, str(error))
+                continue
+            found[name] = (introduction, node)
+            self._audience.tell(
+                ReplyAccepted("enrol", round_number, name, 0, wire.size(reply.content), introduction.seconds)
+            )
+        for node in sorted(silent):
+            self._turn_away(node, round_number, f"no answer within {self._config.round.deadline:.0f} s (round.deadline)")
+        return self._of_one_dimension(found, round_number)
+
+    def _read_introduction(self, reply: Message) -> wire.Introduction:
+        return wire.unpack_introduction(
+            _content(reply),
+            classes=self._class_count,
+            with_signature=self._method.fingerprint is not None,
+            limit_mb=self._config.round.max_message_mb,
+        )
+
+    def _of_one_dimension(
+        self, found: dict[str, tuple[wire.Introduction, int]], round_number: int
+    ) -> list[tuple[wire.Introduction, int]]:
+        """Turn away sites whose embeddings are of another length than the others'."""
+        signatures = {member.name: member.signature for member in self._roster.members if member.signature is not None}
+        signatures |= {name: one.signature for name, (one, _) in found.items() if one.signature is not None}
+        if not signatures:
+            return [found[name] for name in sorted(found)]
+        dimension = common_dimension(signatures)
+        accepted = []
+        for name in sorted(found):
+            introduction, node = found[name]
+            length = signatures[name].dimension
+            if length == dimension:
+                accepted.append((introduction, node))
+            else:
+                self._turn_away(
+                    node,
+                    round_number,
+                    f"{name}: embeddings of {length} dimensions where the other sites have {dimension}; "
+                    "all sites need the same encoder and weights",
+                )
+        return accepted
+
+    def _turn_away(self, node: int, round_number: int, reason: str) -> None:
+        self._turned_away.add(node)
+        member = self._roster.at_node(node)
+        self._audience.tell(SiteLeftOut("enrol", round_number, member.name if member else f"node {node}", reason))
+
+    def _admit_newcomers(self, grid: StreamingGrid, round_number: int) -> None:
+        """Place sites that connected since the last round; nobody else is moved for them."""
+        strangers = [
+            node
+            for node in sorted(grid.get_node_ids())
+            if self._roster.at_node(node) is None and node not in self._turned_away
+        ]
+        if not strangers:
+            return
+        for introduction, node in self._introductions(grid, strangers, round_number):
+            name = introduction.card.name
+            if name in self._roster:
+                self._roster.move(name, node, introduction.card)
+                self._audience.tell(SiteEnrolled(introduction.card, late=True))
+                continue
+            distance = None
+            if self._method.distance is not None and introduction.signature is not None:
+                known = [member.signature for member in self._roster.members if member.signature is not None]
+                distance = self._method.distance([*known, introduction.signature], self._config.cluster)[-1, :-1]
+            placement = self._method.partition.place(distance, self._roster.labels)
+            self._models.setdefault(placement.group, self._initial)
+            self._roster.add(Member(introduction.card, node, introduction.signature, placement.group))
+            self._audience.tell(SiteEnrolled(introduction.card, late=True))
+            self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence))
+
+    # --- a round -----------------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send each site that trains this round its group's model."""
+        streaming = self._streaming(grid)
+        if not self._models:
+            self.group_sites(streaming)
+        elif server_round > 1:
+            self._admit_newcomers(streaming, server_round)
+        return self._ask("train", server_round, grid, self._participants)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Fold the updates into their groups' averages as they arrive."""
+        averages: dict[int, GroupAverage] = {}
+        finished: dict[int, wire.State] = {}
+        losses: dict[str, tuple[float, int]] = {}
+        for member, reply in self._replies(replies):
+            update = self._accept_update(member, reply, averages)
+            if update is not None:
+                losses[member.name] = (update.loss, update.samples)
+            # A group whose sites have all been heard gives its accumulator back at once.
+            if member.group in averages and not self._still_waiting(member.group):
+                finished[member.group] = self._close(averages.pop(member.group), member.group, server_round)
+            del reply, update
+        for group in sorted(averages):
+            finished[group] = self._close(averages.pop(group), group, server_round)
+        self._report_silent()
+        self._models |= finished
+        for group in sorted({member.group for member in self._roster.members} - finished.keys()):
+            self._audience.tell(GroupKept(server_round, group, 0, self._config.round.min_replies))
+        samples = sum(count for _, count in losses.values())
+        # Summed by fsum, which is exact, so that the order of arrival leaves no trace.
+        self._train_loss = math.fsum(loss * count for loss, count in losses.values()) / samples if samples else math.nan
+        return None, MetricRecord({"loss": self._train_loss, "sites": len(losses)})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send every site its group's model to be tested on the site's own test split."""
+        return self._ask("evaluate", server_round, grid, self._tested)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Pool the sites' statistics per group and overall, and close the round."""
+        pooled: dict[int, EvaluationStatistics] = {}
+        losses: dict[int, list[float]] = {}
+        sites: dict[str, Metrics] = {}
+        for member, reply in self._replies(replies):
+            try:
+                evaluation = wire.unpack_evaluation(
+                    _content(reply), classes=self._class_count, limit_mb=self._config.round.max_message_mb
+                )
+            except wire.WireError as error:
+                self._leave_out(member, str(error))
+                continue
+            self._accepted(member, reply, evaluation.seconds)
+            sites[member.name] = summarise(evaluation.statistics)
+            # Counts add up exactly in any order; the float losses are kept apart for an exact sum.
+            losses.setdefault(member.group, []).append(evaluation.statistics.loss_sum)
+            counts = replace(evaluation.statistics, loss_sum=0.0)
+            pooled[member.group] = pool([pooled[member.group], counts]) if member.group in pooled else counts
+        self._report_silent()
+        if not pooled:
+            _log.warning("round %d: no site returned an evaluation", server_round)
+            return None
+        groups = {g: replace(pooled[g], loss_sum=math.fsum(losses[g])) for g in sorted(pooled)}
+        everything = pool(list(groups.values()))
+        overall = summarise(everything)
+        mean, worst = site_spread([sites[name].accuracy for name in sorted(sites)])
+        self._audience.tell(
+            RoundFinished(
+                round_number=server_round,
+                overall=overall,
+                groups={group: summarise(statistics) for group, statistics in groups.items()},
+                sites={name: sites[name] for name in sorted(sites)},
+                labels={member.name: member.group for member in self._roster.members},
+                mean_site_accuracy=mean,
+                worst_tenth_accuracy=worst,
+                train_loss=self._train_loss,
+                models=dict(self._models),
+            )
+        )
+        return MetricRecord({"accuracy": overall.accuracy, "macro_f1": overall.macro_f1, "mean_site_accuracy": mean})
+
+    # --- asking and listening ----------------------------------------------------------------------------------
+
+    def _ask(
+        self, stage: Stage, round_number: int, grid: Grid, choose: Callable[[int, list[Member]], list[Member]]
+    ) -> Iterator[Message]:
+        """Book a stage and return its messages, group by group, so that groups finish one after the other."""
+        self._grid = grid
+        connected = set(grid.get_node_ids())
+        chosen: list[Member] = []
+        absent: list[Member] = []
+        for members in self._roster.groups().values():
+            present = [member for member in members if member.node_id in connected]
+            absent += [member for member in members if member.node_id not in connected]
+            chosen += choose(round_number, present) if present else []
+        self._book = _StageBook(stage, round_number, {member.name: member for member in chosen}, {})
+        self._audience.tell(StageStarted(stage, round_number, len(chosen)))
+        for member in absent:
+            self._leave_out(member, "not connected")
+        return self._messages(self._book, chosen)
+
+    def _messages(self, book: _StageBook, members: list[Member]) -> Iterator[Message]:
+        task = wire.Task(self._settings, book.round_number, self._config.rounds)
+        packed: tuple[int, ArrayRecord] | None = None
+        for member in members:
+            # Members come group by group: each group's model is serialised once, and only while it is being sent.
+            if packed is None or packed[0] != member.group:
+                packed = (member.group, wire.pack_arrays(self._models[member.group]))
+            content = wire.pack_task(task, packed[1])
+            book.bytes_sent[member.group] = wire.size(content)
+            yield Message(content, member.node_id, book.stage, ttl=self._config.round.deadline)
+
+    def _participants(self, round_number: int, members: list[Member]) -> list[Member]:
+        """Draw the share of a group that trains this round, at least one."""
+        count = max(1, round(self._config.train.fraction * len(members)))
+        if count == len(members):
+            return members
+        rng = generator(self._config.seed, "participation", f"group {members[0].group}", round_number)
+        drawn = np.sort(rng.choice(len(members), count, replace=False))
+        return [members[index] for index in drawn]
+
+    def _tested(self, round_number: int, members: list[Member]) -> list[Member]:
+        return [member for member in members if member.card.test_samples]
+
+    def _replies(self, replies: Iterable[Message]) -> Iterator[tuple[Member, Message]]:
+        """Match replies to the members that were asked; error replies are booked here."""
+        assert self._book is not None
+        for reply in replies:
+            node = self._grid.node_of(reply) if isinstance(self._grid, StreamingGrid) else reply.metadata.src_node_id
+            member = self._roster.at_node(node)
+            if member is None or self._book.waiting.pop(member.name, None) is None:
+                _log.warning("ignored a reply from node %d that nobody is waiting for", node)
+                continue
+            yield member, reply
+
+    def _accept_update(
+        self, member: Member, reply: Message, averages: dict[int, GroupAverage]
+    ) -> wire.Update | None:
+        try:
+            update = wire.unpack_update(_content(reply), limit_mb=self._config.round.max_message_mb)
+            if update.samples > _GROWTH * member.card.train_samples:
+                raise wire.WireError(
+                    f"claims {update.samples} training samples after declaring {member.card.train_samples}"
+                )
+            if member.group not in averages:
+                averages[member.group] = GroupAverage(self._models[member.group], self._capacity(member.group))
+            averages[member.group].add(update.state, update.samples)
+        except (wire.WireError, RejectedUpdate) as error:
+            self._leave_out(member, str(error))
+            return None
+        self._accepted(member, reply, update.seconds)
+        return update
+
+    def _capacity(self, group: int) -> int:
+        """An upper bound of the samples behind a group's average, known before the first reply."""
+        return _GROWTH * sum(member.card.train_samples for member in self._roster.groups()[group])
+
+    def _still_waiting(self, group: int) -> bool:
+        assert self._book is not None
+        return any(member.group == group for member in self._book.waiting.values())
+
+    def _close(self, average: GroupAverage, group: int, round_number: int) -> wire.State:
+        """Turn an accumulator into the group's new model, or keep the old one when too few sites contributed."""
+        if average.count >= self._config.round.min_replies:
+            return average.result()
+        self._audience.tell(GroupKept(round_number, group, average.count, self._config.round.min_replies))
+        return self._models[group]
+
+    def _accepted(self, member: Member, reply: Message, seconds: float) -> None:
+        assert self._book is not None
+        sent = self._book.bytes_sent.get(member.group, 0)
+        received = wire.size(reply.content)
+        self._audience.tell(
+            ReplyAccepted(self._book.stage, self._book.round_number, member.name, sent, received, seconds)
+        )
+
+    def _leave_out(self, member: Member, reason: str) -> None:
+        assert self._book is not None
+        self._audience.tell(SiteLeftOut(self._book.stage, self._book.round_number, member.name, reason))
+
+    def _report_silent(self) -> None:
+        assert self._book is not None
+        for name in sorted(self._book.waiting):
+            self._leave_out(
+                self._book.waiting[name], f"no reply within {self._config.round.deadline:.0f} s (round.deadline)"
+            )
+
+    def _streaming(self, grid: Grid) -> StreamingGrid:
+        if isinstance(grid, StreamingGrid):
+            return grid
+        limits = self._config.round
+        return StreamingGrid(grid, deadline=limits.deadline, in_flight=limits.in_flight)
+
+
+def _content(reply: Message) -> RecordDict:
+    """The content of a reply, or a `WireError` with the reason Flower gives for the failure."""
+    if reply.has_error():
+        raise wire.WireError(f"error {reply.error.code}: {reply.error.reason or 'no reason given'}")
+    return reply.content

@@ -1,0 +1,47 @@
+"""Fixtures that several tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.config import Config, parse
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    # As in a simulation; also keeps parallel test processes from fighting over the cores.
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all tests of a process: digits are embedded once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def small_config(shared_cache: Path) -> Callable[..., Config]:
+    """A run on digits that takes a second: overrides are flat keys."""
+
+    def make(**overrides: object) -> Config:
+        values: dict[str, object] = {
+            "sites": 6,
+            "rounds": 2,
+            "cache": str(shared_cache),
+            "data.image_size": 8,
+            "data.channels": 1,
+            "encoder.name": "random:resnet10t",
+            "encoder.image_size": 32,
+            "train.model": "lenet5",
+            "train.lr": 0.1,
+            "round.deadline": 60.0,
+            "round.start_timeout": 5.0,
+        }
+        values |= {key.replace("__", "."): value for key, value in overrides.items()}
+        return parse(values)
+
+    return make

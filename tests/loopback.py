@@ -1,0 +1,101 @@
+"""A Flower Grid that runs the real ClientApp in this process, so that rounds can be tested in milliseconds.
+
+Messages are Flower's own; what goes wrong is injected: replies may be changed, lost, answered with an error, or come in
+another order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from uuid import uuid4
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from client.app import app as client_app
+
+SUPERLINK = 1
+
+# Given the site's index, the request and the reply: returns what arrives instead, None for a reply that never comes.
+Fault = Callable[[int, Message, Message], Message | None]
+
+
+def set_task_identity() -> None:
+    """Flower's Message refuses to be built outside an app process without this."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SUPERLINK, 1
+
+
+class LoopbackGrid(Grid):
+    """`sites` simulated sites; node ids are 100, 101, …"""
+
+    def __init__(self, sites: int, *, order_seed: int | None = None, fault: Fault | None = None) -> None:
+        set_task_identity()
+        self.connected = {100 + index: index for index in range(sites)}
+        self.pushed: list[Message] = []
+        self._count = sites
+        self._order = random.Random(order_seed) if order_seed is not None else None
+        self._fault = fault
+        self._replies: dict[str, Message] = {}
+
+    def connect(self, node: int, index: int) -> None:
+        """A site appears on a node."""
+        self.connected[node] = index
+
+    def disconnect(self, node: int) -> None:
+        """A node is gone."""
+        del self.connected[node]
+
+    def set_run(self, run: Run) -> None:
+        raise NotImplementedError  # the loopback has one run
+
+    @property
+    def run(self) -> Run:
+        return Run.create_empty(run_id=1)
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.connected)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(uuid4())
+            self.pushed.append(message)
+            reply = self._answer(message)
+            if reply is not None:
+                self._replies[message.metadata.message_id] = reply
+            ids.append(message.metadata.message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        ids = [message_id for message_id in message_ids if message_id in self._replies]
+        if self._order is not None:
+            self._order.shuffle(ids)
+        return [self._replies.pop(message_id) for message_id in ids]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))
+
+    def _answer(self, message: Message) -> Message | None:
+        node = message.metadata.dst_node_id
+        index = self.connected[node]
+        context = Context(
+            run_id=1,
+            node_id=node,
+            node_config={"partition-id": index, "num-partitions": self._count},
+            state=RecordDict(),
+            run_config={},
+        )
+        try:
+            reply = client_app(message, context)
+        except Exception as error:
+            reply = Message(Error(code=2, reason=str(error)), reply_to=message)
+        reply.metadata.__dict__["_message_id"] = str(uuid4())
+        return reply if self._fault is None else self._fault(index, message, reply)

@@ -1,0 +1,53 @@
+"""The house keeps its shape: arrows between rooms point one way, mathematics stays pure, settings stay in step."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.config import Config, flat_values, flatten, load
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {"common": set(), "client": {"common"}, "server": {"common"}, "cli": {"common", "client", "server"}}
+PURE = ("server/clustering", "server/aggregation.py")
+IMPURE_PACKAGES = {"flwr", "torch", "logging", "rich"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_arrows_point_one_way(room: str) -> None:
+    files = list((ROOT / room).rglob("*.py"))
+    assert files
+    for path in files:
+        foreign = {name for name in imports(path) if name in ROOMS and name != room}
+        assert foreign <= ROOMS[room], f"{path.relative_to(ROOT)} imports {foreign - ROOMS[room]}"
+
+
+@pytest.mark.parametrize("place", PURE)
+def test_mathematics_is_pure(place: str) -> None:
+    path = ROOT / place
+    files = list(path.rglob("*.py")) if path.is_dir() else [path]
+    assert files
+    for file in files:
+        assert not IMPURE_PACKAGES & set(imports(file)), file
+
+
+def test_flower_app_declares_every_setting_with_its_default() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert flatten(project["tool"]["flwr"]["app"]["config"]) == flat_values(Config())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.stem)
+def test_shipped_configurations_are_valid(path: Path) -> None:
+    assert load(path).method == "fmcl"

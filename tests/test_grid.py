@@ -1,0 +1,117 @@
+"""The streaming Grid: a deadline, a cap, every reply as it comes, and who it is from."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+import pytest
+from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app.message import make_message
+
+from server.grid import RunInterrupted, StreamingGrid
+from tests.loopback import SUPERLINK, LoopbackGrid
+
+
+class ScriptedGrid(LoopbackGrid):
+    """Answers each message after the next `delay` pulls; records how many were under way at most."""
+
+    def __init__(self, sites: int, silent: frozenset[int] = frozenset(), delay: int = 1) -> None:
+        super().__init__(sites)
+        self._silent = silent
+        self._delay = delay
+        self._due: dict[str, int] = {}
+        self._messages: dict[str, Message] = {}
+        self.most_in_flight = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            message_id = f"m{len(self._messages)}"
+            message.metadata.__dict__["_message_id"] = message_id
+            self._messages[message_id] = message
+            self._due[message_id] = self._delay
+            ids.append(message_id)
+        self.most_in_flight = max(self.most_in_flight, len(self._due))
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        arrived = []
+        for message_id in message_ids:
+            self._due[message_id] -= 1
+            node = self._messages[message_id].metadata.dst_node_id
+            if self._due[message_id] < 0 and node not in self._silent:
+                del self._due[message_id]
+                arrived.append(error_from_superlink(message_id))
+        return arrived
+
+
+def error_from_superlink(reply_to: str) -> Message:
+    metadata = Metadata(
+        run_id=1, message_id="", src_node_id=SUPERLINK, dst_node_id=SUPERLINK, reply_to_message_id=reply_to,
+        group_id="", created_at=time.time(), ttl=1.0, message_type="train",
+    )  # fmt: skip
+    return make_message(metadata=metadata, error=Error(code=5, reason="node unavailable"))
+
+
+def messages(nodes: Iterable[int]) -> Iterator[Message]:
+    return (Message(RecordDict(), node, "train", ttl=60) for node in nodes)
+
+
+def test_every_reply_arrives_and_errors_are_traced_to_the_node_that_was_asked() -> None:
+    grid = StreamingGrid(ScriptedGrid(5), deadline=5)
+    nodes = [grid.node_of(reply) for reply in grid.send_and_receive(messages(range(100, 105)))]
+    assert sorted(nodes) == [100, 101, 102, 103, 104]
+
+
+@pytest.mark.parametrize("cap", [1, 2, 3])
+def test_no_more_messages_are_under_way_than_allowed(cap: int) -> None:
+    inner = ScriptedGrid(7)
+    grid = StreamingGrid(inner, deadline=5, in_flight=cap)
+    assert len(list(grid.send_and_receive(messages(range(100, 107))))) == 7
+    assert inner.most_in_flight == cap
+
+
+def test_without_a_cap_all_are_sent_at_once() -> None:
+    inner = ScriptedGrid(7)
+    list(StreamingGrid(inner, deadline=5).send_and_receive(messages(range(100, 107))))
+    assert inner.most_in_flight == 7
+
+
+def test_the_deadline_ends_a_stage_without_the_silent() -> None:
+    grid = StreamingGrid(ScriptedGrid(3, silent=frozenset({101})), deadline=0.3)
+    start = time.monotonic()
+    nodes = {grid.node_of(reply) for reply in grid.send_and_receive(messages([100, 101, 102]))}
+    assert nodes == {100, 102}
+    assert time.monotonic() - start >= 0.3
+
+
+def test_flowers_timeout_can_only_shorten_the_deadline() -> None:
+    grid = StreamingGrid(ScriptedGrid(1, silent=frozenset({100})), deadline=60)
+    assert list(grid.send_and_receive(messages([100]), timeout=0.1)) == []
+
+
+def test_replies_are_yielded_while_others_are_still_missing() -> None:
+    grid = StreamingGrid(ScriptedGrid(2, silent=frozenset({101})), deadline=60)
+    assert grid.node_of(next(iter(grid.send_and_receive(messages([100, 101]))))) == 100
+
+
+def test_an_operator_can_stop_the_waiting() -> None:
+    stop = threading.Event()
+    grid = StreamingGrid(ScriptedGrid(1, silent=frozenset({100})), deadline=60, stop=stop)
+    threading.Timer(0.1, stop.set).start()
+    with pytest.raises(RunInterrupted):
+        list(grid.send_and_receive(messages([100])))
+    with pytest.raises(RunInterrupted):
+        grid.wait_for_nodes(5, timeout=60)
+
+
+def test_waiting_for_nodes_ends_with_those_that_came() -> None:
+    grid = StreamingGrid(LoopbackGrid(3), deadline=1)
+    assert grid.wait_for_nodes(3, timeout=60) == [100, 101, 102]
+    assert grid.wait_for_nodes(4, timeout=0.1) == [100, 101, 102]
+
+
+def test_nothing_to_send_is_nothing_to_wait_for() -> None:
+    assert list(StreamingGrid(LoopbackGrid(1), deadline=60).send_and_receive(iter(()))) == []

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+
+from common.metrics import (
+    BINS,
+    LOG_ODDS_LIMIT,
+    EvaluationStatistics,
+    InvalidStatistics,
+    check,
+    from_scores,
+    pool,
+    site_spread,
+    summarise,
+)
+
+Scores = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
+
+
+def draw(seed: int, count: int, classes: int, spread: float = 2.0) -> Scores:
+    """Softmax scores that lean towards the truth."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, count)
+    logits = rng.normal(size=(count, classes)) * spread
+    logits[np.arange(count), labels] += 1.0
+    scores = np.exp(logits - logits.max(axis=1, keepdims=True))
+    scores /= scores.sum(axis=1, keepdims=True)
+    return scores, labels, -np.log(scores[np.arange(count), labels])
+
+
+def slow_auc(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    areas = [
+        roc_auc_score(labels == c, scores[:, c])
+        for c in range(scores.shape[1])
+        if 0 < np.count_nonzero(labels == c) < len(labels)
+    ]
+    return float(np.mean(areas)) if areas else math.nan
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(2, 6))
+def test_accuracy_and_macro_f1_are_those_of_sklearn(seed: int, count: int, classes: int) -> None:
+    scores, labels, losses = draw(seed, count, classes)
+    metrics = summarise(from_scores(scores, labels, losses))
+    predicted = scores.argmax(axis=1)
+    assert metrics.accuracy == accuracy_score(labels, predicted)
+    assert metrics.macro_f1 == pytest.approx(f1_score(labels, predicted, average="macro"), rel=1e-12)
+    assert metrics.loss == pytest.approx(losses.mean(), rel=1e-12)
+    assert metrics.count == count
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 80), st.integers(2, 5))
+def test_auc_is_exact_for_scores_at_the_centres_of_bins(seed: int, count: int, classes: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, count)
+    log_odds = (rng.integers(0, BINS, (count, classes)) + 0.5) * (2 * LOG_ODDS_LIMIT / BINS) - LOG_ODDS_LIMIT
+    scores = 1 / (1 + np.exp(-log_odds))
+    auc = summarise(from_scores(scores, labels, np.zeros(count))).auc
+    assert auc == pytest.approx(slow_auc(scores, labels), rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("spread", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_auc_is_close_for_any_scores(seed: int, spread: float) -> None:
+    scores, labels, losses = draw(seed, 400, 5, spread)
+    assert summarise(from_scores(scores, labels, losses)).auc == pytest.approx(slow_auc(scores, labels), abs=5e-3)
+
+
+def test_scores_of_exactly_0_and_1_are_counted() -> None:
+    scores = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    statistics = from_scores(scores, np.array([0, 1, 1]), np.zeros(3))
+    check(statistics, 2)
+    assert summarise(statistics).auc == 1.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 20), min_size=1, max_size=5), st.randoms())
+def test_pooling_is_the_statistics_of_all_samples_in_any_order(seed: int, counts: list[int], random: Any) -> None:
+    parts = [draw(seed + place, count, 3) for place, count in enumerate(counts)]
+    together = from_scores(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    pooled = pool([from_scores(*part) for part in parts])
+    np.testing.assert_array_equal(pooled.confusion, together.confusion)
+    np.testing.assert_array_equal(pooled.histograms, together.histograms)
+    assert pooled.loss_sum == pytest.approx(together.loss_sum, rel=1e-12)
+    random.shuffle(parts)
+    assert pool([from_scores(*part) for part in parts]).loss_sum == pooled.loss_sum
+
+
+def test_what_is_undefined_is_nan() -> None:
+    one_class = summarise(from_scores(np.array([[0.9, 0.1]]), np.array([0]), np.array([0.1])))
+    assert math.isnan(one_class.auc)
+    assert (one_class.accuracy, one_class.macro_f1) == (1.0, 1.0)
+    nothing = summarise(from_scores(np.zeros((0, 2)), np.zeros(0, np.int64), np.zeros(0)))
+    assert math.isnan(nothing.accuracy)
+    assert math.isnan(nothing.loss)
+    assert nothing.count == 0
+    with pytest.raises(ValueError, match="nothing to pool"):
+        pool([])
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels"), [([[math.nan, 0.5]], [0]), ([[0.5, 0.5]], [2]), ([[0.5, 0.5]], [-1]), ([[0.5, 0.5]], [0, 1])]
+)
+def test_bad_scores_and_labels_are_refused(scores: list[list[float]], labels: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"finite|labels"):
+        from_scores(np.array(scores), np.array(labels), np.zeros(len(scores)))
+
+
+def bumped(array: NDArray[np.int64], place: tuple[int, ...], by: int) -> NDArray[np.int64]:
+    changed = array.copy()
+    changed[place] += by
+    return changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: replace(s, confusion=s.confusion.astype(np.int32)),
+        lambda s: replace(s, confusion=s.confusion[:2, :2]),
+        lambda s: replace(s, histograms=s.histograms[:, :, 1:]),
+        lambda s: replace(s, confusion=bumped(s.confusion, (0, 1), -1000)),
+        lambda s: replace(s, confusion=bumped(s.confusion, (0, 1), 1)),
+        lambda s: replace(s, confusion=bumped(s.confusion, (0, 1), 2**62)),
+        lambda s: replace(s, histograms=bumped(s.histograms, (0, 1, 7), 1)),
+        lambda s: replace(s, histograms=bumped(s.histograms, (1, 1, 7), 1)),
+        lambda s: replace(s, histograms=bumped(bumped(s.histograms, (0, 0, 7), -1000), (0, 0, 8), 1000)),
+        lambda s: replace(s, loss_sum=math.nan),
+        lambda s: replace(s, loss_sum=math.inf),
+        lambda s: replace(s, loss_sum=-1.0),
+    ],
+)
+def test_statistics_that_contradict_themselves_are_refused(change: Any) -> None:
+    statistics: EvaluationStatistics = from_scores(*draw(3, 50, 3))
+    check(statistics, 3)
+    with pytest.raises(InvalidStatistics):
+        check(change(statistics), 3)
+
+
+def test_site_spread() -> None:
+    assert site_spread([0.5]) == (0.5, 0.5)
+    assert site_spread([0.75, 0.25]) == (0.5, 0.25)
+    mean, worst = site_spread([1.0] * 9 + [0.5, 0.25])
+    assert mean == pytest.approx(9.75 / 11)
+    assert worst == 0.375
+    assert all(math.isnan(value) for value in site_spread([]))

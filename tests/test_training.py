@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+from client.objectives import OBJECTIVES, plain
+from client.training import (
+    TrainingDiverged,
+    TrainingResult,
+    batches,
+    default_device,
+    evaluate,
+    learning_rate,
+    normalise,
+    train,
+)
+from common.config import TrainSettings
+from common.metrics import check, summarise
+from common.models import State, build, get_state
+
+CPU = torch.device("cpu")
+Samples = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+def samples(count: int, size: int = 8) -> Samples:
+    """Images whose brightness tells the class: learnable in a few steps."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 2
+    images = rng.integers(0, 60, (count, size, size, 3)) + 150 * labels[:, None, None, None]
+    return images.astype(np.uint8), labels
+
+
+def run(count: int = 37, *, model: str = "lenet5", seed: int = 5, **changes: object) -> tuple[State, TrainingResult]:
+    network = build(model, classes=2, image_size=8, seed=0)
+    settings = TrainSettings.model_validate({"lr": 0.05, "batch_size": 8, "epochs": 2} | changes)
+    images, labels = samples(count)
+    result = train(network, images, labels, settings, round_number=1, rounds=1, seed=seed, device=CPU, objective=plain)
+    return get_state(network), result
+
+
+def same(first: State, second: State) -> bool:
+    return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("model", ["lenet5", "resnet9"])
+def test_same_seed_same_bits(model: str) -> None:
+    first, result = run(19, model=model, epochs=1)
+    torch.manual_seed(99)
+    again, result_again = run(19, model=model, epochs=1)
+    other, _ = run(19, model=model, epochs=1, seed=6)
+    assert same(first, again)
+    assert result == result_again
+    assert not same(first, other)
+
+
+def test_training_is_torch_sgd_on_the_same_batches() -> None:
+    images, labels = samples(20)
+    settings = TrainSettings(lr=0.05, batch_size=8, epochs=2, weight_decay=0.01)
+    expected = build("lenet5", classes=2, image_size=8, seed=0)
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    losses = []
+    for epoch in range(2):
+        for batch in batches(20, 8, np.random.default_rng((3, epoch))):
+            inputs = (torch.from_numpy(images[batch]).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(expected(inputs), torch.from_numpy(labels[batch]))
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(loss.item() * len(batch))
+    model = build("lenet5", classes=2, image_size=8, seed=0)
+    result = train(model, images, labels, settings, round_number=1, rounds=9, seed=3, device=CPU, objective=plain)
+    for name, array in get_state(expected).items():
+        np.testing.assert_allclose(get_state(model)[name], array, atol=1e-5)
+    assert (result.samples, result.steps) == (20, 6)
+    assert result.first_loss == pytest.approx(sum(losses[:3]) / 20, rel=1e-4)
+    assert result.last_loss == pytest.approx(sum(losses[3:]) / 20, rel=1e-4)
+
+
+def test_training_learns() -> None:
+    model = build("lenet5", classes=2, image_size=8, seed=0)
+    images, labels = samples(64)
+    before = summarise(evaluate(model, images, labels, classes=2, batch_size=16, device=CPU))
+    settings = TrainSettings(lr=0.05, batch_size=8, epochs=4)
+    result = train(model, images, labels, settings, round_number=1, rounds=1, seed=0, device=CPU, objective=plain)
+    after = summarise(evaluate(model, images, labels, classes=2, batch_size=16, device=CPU))
+    assert result.last_loss < result.first_loss
+    assert after.accuracy == 1.0
+    assert after.loss < before.loss
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 17])
+def test_batch_norm_trains_with_any_number_of_samples(count: int) -> None:
+    state, result = run(count, model="resnet9", epochs=1)
+    assert result.samples == count
+    assert all(np.isfinite(array).all() for array in state.values())
+
+
+def test_read_only_samples_are_taken_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    images, labels = samples(4)
+    images.flags.writeable = labels.flags.writeable = False
+    model = build("mlp", classes=2, image_size=8, seed=0)
+    train(model, images, labels, TrainSettings(), round_number=1, rounds=1, seed=0, device=CPU, objective=plain)
+    evaluate(model, images, labels, classes=2, batch_size=4, device=CPU)
+    assert not [warning for warning in recwarn if "writable" in str(warning.message)]
+
+
+def test_divergence_is_named() -> None:
+    with pytest.raises(TrainingDiverged, match=r"local epoch \d+ of round 1 at learning rate 1e\+12"):
+        run(lr=1e12, epochs=5)
+
+
+def test_no_samples_cannot_be_trained_on() -> None:
+    with pytest.raises(ValueError, match="0 images and 0 labels"):
+        run(0)
+
+
+@given(st.integers(1, 200), st.integers(2, 40), st.integers(0, 2**63 - 1))
+def test_batches_hold_every_sample_once_and_never_one_alone(count: int, batch_size: int, seed: int) -> None:
+    dealt = batches(count, batch_size, np.random.default_rng((seed, 0)))
+    assert all(2 <= len(batch) <= batch_size + 1 for batch in dealt)
+    expected = [0, 0] if count == 1 else list(range(count))
+    assert sorted(int(place) for batch in dealt for place in batch) == expected
+    assert all(len(batch) == batch_size for batch in dealt[:-1])
+
+
+def test_epochs_have_different_orders() -> None:
+    first, second = (batches(50, 50, np.random.default_rng((1, epoch)))[0] for epoch in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+def test_learning_rate() -> None:
+    constant, cosine = TrainSettings(lr=0.1), TrainSettings(lr=0.1, schedule="cosine")
+    assert [learning_rate(constant, number, 3) for number in (1, 2, 3)] == [0.1, 0.1, 0.1]
+    rates = [learning_rate(cosine, number, 100) for number in range(1, 101)]
+    assert rates[0] == 0.1
+    assert rates[50] == pytest.approx(0.05)
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < 1e-4
+    assert learning_rate(cosine, 1, 1) == 0.1
+
+
+def test_normalise() -> None:
+    pixels = torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(1, 1, 1, 3)
+    assert normalise(pixels).flatten().tolist() == pytest.approx([-1.0, -0.6, 1.0])
+    assert normalise(torch.zeros(2, 4, 5, 3, dtype=torch.uint8)).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("count", [0, 1, 13])
+def test_evaluation_does_not_depend_on_the_batch_size(count: int) -> None:
+    model = build("resnet9", classes=3, image_size=8, seed=0)
+    images, labels = samples(count)
+    state = {name: array.copy() for name, array in get_state(model).items()}
+    whole, parts = (evaluate(model, images, labels, classes=3, batch_size=size, device=CPU) for size in (64, 4))
+    check(whole, 3)
+    np.testing.assert_array_equal(whole.confusion, parts.confusion)
+    assert whole.loss_sum == pytest.approx(parts.loss_sum, rel=1e-5)
+    assert summarise(whole).count == count
+    assert same(state, get_state(model)), "an evaluation changed the model"
+
+
+def test_the_registry_makes_objectives_from_the_received_model() -> None:
+    model = nn.Linear(4, 3)
+    inputs, labels = torch.ones(2, 4), torch.tensor([0, 2])
+    for make in OBJECTIVES.values():
+        assert make(model)(model, inputs, labels).shape == ()
+    assert torch.equal(plain(model, inputs, labels), functional.cross_entropy(model(inputs), labels))
+
+
+def test_default_device_is_the_gpu_if_there_is_one() -> None:
+    assert default_device().type == ("cuda" if torch.cuda.is_available() else "cpu")

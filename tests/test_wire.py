@@ -1,0 +1,237 @@
+"""Nothing that arrives is believed before it is checked."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from common import wire
+from common.config import Config
+from common.metrics import from_scores
+from common.signature import Signature
+
+CLASSES = 4
+
+
+def card(**changes: object) -> wire.SiteCard:
+    values = {
+        "name": "ward-7",
+        "train_samples": 5,
+        "test_samples": 2,
+        "class_counts": (2, 3, 0, 0),
+        "fault_count": 1,
+        "faults": ("x.png: truncated",),
+    }
+    return wire.SiteCard(**(values | changes))  # type: ignore[arg-type]
+
+
+def signature(dimension: int = 3) -> Signature:
+    return Signature(np.array([0, 1]), np.ones((2, dimension), np.float32), np.array([0.4, 0.6]))
+
+
+def read_introduction(content: RecordDict, limit_mb: int = 1) -> wire.Introduction:
+    return wire.unpack_introduction(content, classes=CLASSES, with_signature=True, limit_mb=limit_mb)
+
+
+def introduction() -> RecordDict:
+    return wire.pack_introduction(wire.Introduction(card(), signature(), 0.5))
+
+
+def update() -> RecordDict:
+    return wire.pack_update(wire.Update({"w": np.ones((2, 3), np.float32), "n": np.array(7)}, 5, 0.25, 1.0))
+
+
+def evaluation() -> RecordDict:
+    scores = np.full((6, CLASSES), 0.25)
+    statistics = from_scores(scores, np.array([0, 1, 2, 3, 0, 1]), np.ones(6))
+    return wire.pack_evaluation(wire.Evaluation(statistics, 0.1))
+
+
+def test_introduction_round_trips() -> None:
+    received = read_introduction(introduction())
+    assert received.card == card()
+    assert received.signature is not None
+    np.testing.assert_array_equal(received.signature.prototypes, signature().prototypes)
+
+
+def test_update_round_trips() -> None:
+    received = wire.unpack_update(update(), limit_mb=1)
+    assert (received.samples, received.loss) == (5, 0.25)
+    assert received.state["n"].shape == ()
+    np.testing.assert_array_equal(received.state["w"], np.ones((2, 3)))
+
+
+def test_evaluation_round_trips() -> None:
+    received = wire.unpack_evaluation(evaluation(), classes=CLASSES, limit_mb=1)
+    assert received.statistics.confusion.sum() == 6
+
+
+def test_task_round_trips() -> None:
+    task = wire.Task(Config().for_site(), 3, 20)
+    assert wire.unpack_task(wire.pack_task(task)) == task
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from([np.float32, np.float64, np.int64, np.uint8]),
+        hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
+    )
+)
+def test_arrays_round_trip(array: np.ndarray) -> None:
+    received = wire.unpack_arrays(wire.pack_arrays({"a": array}))["a"]
+    assert received.dtype == array.dtype
+    assert received.shape == array.shape
+    np.testing.assert_array_equal(received, array)
+
+
+def set_config(key: str, value: object) -> Callable[[RecordDict], None]:
+    return lambda content: content.config_records["site"].__setitem__(key, value)  # type: ignore[arg-type]
+
+
+def replace_arrays(**arrays: np.ndarray) -> Callable[[RecordDict], None]:
+    def change(content: RecordDict) -> None:
+        current = wire.unpack_arrays(content.array_records["signature"])
+        content["signature"] = wire.pack_arrays(current | arrays)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (set_config("version", 99), "version 99"),
+        (set_config("name", "../../etc"), "site name"),
+        (set_config("name", "x" * 65), "site name"),
+        (set_config("name", ""), "site name"),
+        (set_config("train_samples", 0), "train_samples"),
+        (set_config("train_samples", -3), "train_samples"),
+        (set_config("train_samples", 5.0), "train_samples"),
+        (set_config("class_counts", [5]), "class counts"),
+        (set_config("class_counts", [2, 4, -1, 0]), "class counts"),
+        (set_config("class_counts", [1, 1, 1, 1]), "sum to 4"),
+        (set_config("seconds", float("nan")), "seconds"),
+        (lambda content: content.pop("site"), "no 'site' record"),
+        (lambda content: content.pop("signature"), "no signature"),
+        (replace_arrays(classes=np.array([0, 9])), "class 9"),
+        (replace_arrays(classes=np.array([1, 1])), "unique"),
+        (replace_arrays(classes=np.array([-1, 1])), "non-negative"),
+        (replace_arrays(classes=np.array([0.0, 1.0])), "int64"),
+        (replace_arrays(shares=np.array([0.4, 0.7])), "sum to 1.1"),
+        (replace_arrays(shares=np.array([0.0, 1.0])), r"\(0, 1\]"),
+        (replace_arrays(shares=np.array([np.nan, 1.0])), r"\(0, 1\]"),
+        (replace_arrays(prototypes=np.full((2, 3), np.inf, np.float32)), "not finite"),
+        (replace_arrays(prototypes=np.ones((3, 3), np.float32)), "do not match"),
+        (replace_arrays(prototypes=np.ones((2, 0), np.float32)), "no dimensions"),
+        (replace_arrays(prototypes=np.ones((2, 70_000), np.float32)), "70000 dimensions"),
+        (replace_arrays(extra=np.ones(1)), "classes, prototypes and shares"),
+        (replace_arrays(prototypes=np.ones((2, 200_000), np.float32)), "at most 1 MB"),
+    ],
+)
+def test_bad_introductions_are_named(change: Callable[[RecordDict], None], reason: str) -> None:
+    content = introduction()
+    change(content)
+    with pytest.raises(wire.WireError, match=reason):
+        read_introduction(content)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("samples", 0), ("samples", -1), ("samples", 2.5), ("loss", float("inf")), ("version", 2)]
+)
+def test_bad_updates_are_named(key: str, value: float) -> None:
+    content = update()
+    content.metric_records["training"][key] = value
+    with pytest.raises(wire.WireError, match=key):
+        wire.unpack_update(content, limit_mb=1)
+
+
+def test_missing_records_are_named() -> None:
+    with pytest.raises(wire.WireError, match="'training'"):
+        wire.unpack_update(RecordDict(), limit_mb=1)
+    with pytest.raises(wire.WireError, match="no model"):
+        wire.unpack_update(RecordDict({"training": update().metric_records["training"]}), limit_mb=1)
+    with pytest.raises(wire.WireError, match="'evaluation'"):
+        wire.unpack_evaluation(update(), classes=CLASSES, limit_mb=1)
+
+
+def test_statistics_must_add_up() -> None:
+    content = evaluation()
+    arrays = wire.unpack_arrays(content.array_records["statistics"])
+    content["statistics"] = wire.pack_arrays(arrays | {"confusion": arrays["confusion"] + 1})
+    with pytest.raises(wire.WireError, match="add up"):
+        wire.unpack_evaluation(content, classes=CLASSES, limit_mb=1)
+    with pytest.raises(wire.WireError, match="shape"):
+        wire.unpack_evaluation(evaluation(), classes=CLASSES + 1, limit_mb=1)
+
+
+def test_refusals_carry_the_reason() -> None:
+    with pytest.raises(wire.Refused, match="no usable data"):
+        wire.unpack_update(wire.pack_refusal("no usable data"), limit_mb=1)
+
+
+def raw(data: bytes) -> ArrayRecord:
+    return ArrayRecord({"a": Array("float32", (1,), "numpy.ndarray", data)})
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"garbage",
+        pickle.dumps([1, 2]),
+        npy(np.array([{"a": 1}], dtype=object)),
+        npy(np.ones(4, np.complex64)),
+        npy(np.ones(4, np.float16)),
+        npy(np.ones(4, ">f4")),
+        npy(np.ones(100, np.float32))[:-1],
+        npy(np.ones(100, np.float32)) + b"x",
+        npy(np.asfortranarray(np.ones((3, 4), np.float32))),
+        # A header that promises a terabyte must be refused before anything is allocated.
+        npy(np.ones(100, np.float32)).replace(b"(100,), }         ", b"(274877906944,), }"),
+        npy(np.ones(100, np.float32)).replace(b"(100,), } ", b"(-100,), }"),
+    ],
+)
+def test_foreign_bytes_are_never_trusted(data: bytes) -> None:
+    with pytest.raises(wire.WireError, match="'a'"):
+        wire.unpack_arrays(raw(data))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_end_in_a_wire_error(data: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.unpack_arrays(raw(data))
+
+
+@given(st.binary(min_size=1, max_size=8), st.integers(0, 127))
+def test_flipped_headers_never_crash(noise: bytes, position: int) -> None:
+    data = bytearray(npy(np.ones(100, np.float32)))
+    data[position : position + len(noise)] = noise
+    try:
+        wire.unpack_arrays(raw(bytes(data)))
+    except wire.WireError as error:
+        assert "'a'" in str(error)
+
+
+def test_bad_settings_from_a_server_are_refused() -> None:
+    content = wire.pack_task(wire.Task(Config().for_site(), 1, 2))
+    content["task"] = ConfigRecord(dict(content.config_records["task"]) | {"settings": '{"nonsense": 1}'})
+    with pytest.raises(wire.WireError, match="not valid here"):
+        wire.unpack_task(content)
+
+
+def test_size_counts_array_bytes() -> None:
+    assert wire.size(RecordDict({"m": MetricRecord({"a": 1})})) == 0
+    assert wire.size(update()) > 2 * 3 * 4
