@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, nargs="+", default=[100, 300, 1000, 5000])
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    print(f"Seconds, best of {arguments.repeats}; {DIMENSION} dimensions, {CLASSES} classes. select_k includes linkage.\n")
+    print(f"Seconds, best of {arguments.repeats}; d = {DIMENSION}, {CLASSES} classes; linkage is part of select_k.\n")
     columns = ["N", "distance", "linkage", "select_k", "total", "bare products", "distance / bare", "total / bare"]
     columns += ["double loop", "double loop / distance"]
     print(f"| {' | '.join(columns)} |")

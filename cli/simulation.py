@@ -28,11 +28,11 @@ from client.app import app as client_app
 from client.data import discover_classes
 from common.classes import KNOWN
 from common.config import Config
+from server import run_directory
 from server.app import conduct
 from server.events import Event, Listener, RunEnded
 from server.listeners import run_listeners
 from server.methods import get_method
-from server import run_directory
 
 
 class _Outcome:

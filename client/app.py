@@ -6,6 +6,7 @@ reason, so that the server can name the site and the cause. Anything unforeseen 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -30,10 +31,12 @@ from common.randomness import derive_seed
 
 app = ClientApp()
 
+_log = logging.getLogger("coterie")
+
 # Testing keeps no activations for a backward pass, so it takes larger steps than training.
 _TEST_BATCH = 128
 
-_FORESEEN = (SettingsError, NoUsableData, EncoderError, TrainingDiverged, wire.WireError)
+_FORESEEN = (SettingsError, EncoderError, TrainingDiverged, wire.WireError)
 
 Answer = Callable[[Message, wire.Task, Identity, SiteData], RecordDict]
 
@@ -44,7 +47,11 @@ def _reply(message: Message, context: Context, answer: Answer) -> Message:
         task = wire.unpack_task(message.content)
         _limit_threads(task.settings, identity)
         content = answer(message, task, identity, load_site(identity, task.settings))
+    except NoUsableData as error:
+        _log.error("%s", error)
+        content = wire.pack_refusal(str(error) if identity.data_path is None else _counted(error))
     except _FORESEEN as error:
+        _log.error("%s", error)
         content = wire.pack_refusal(str(error))
     return Message(content, reply_to=message)
 
@@ -78,19 +85,28 @@ def _received_model(message: Message, settings: SiteSettings) -> nn.Module:
     return model
 
 
-def _card(site: SiteData) -> wire.SiteCard:
+def _counted(error: NoUsableData) -> str:
+    """The names of a site's own files may tell of patients: they stay in the site's log."""
+    return f"no usable data; the site's log names {len(error.reasons)} reasons"
+
+
+def _card(site: SiteData, identity: Identity) -> wire.SiteCard:
+    named = tuple(f"{fault.name}: {fault.reason}" for fault in site.faults)
+    for fault in named:
+        _log.warning("skipped %s", fault)
     return wire.SiteCard(
         name=site.name,
         train_samples=len(site.train),
         test_samples=len(site.test),
         class_counts=tuple(int(count) for count in site.class_counts),
         fault_count=len(site.faults),
-        faults=tuple(f"{fault.name}: {fault.reason}" for fault in site.faults),
+        # Simulated sites share one data set on one machine: the first of them reports it, by name.
+        faults=named if identity.partition and identity.data_path is None else (),
     )
 
 
 def _hello(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
-    return wire.pack_introduction(wire.Introduction(_card(site), None, 0.0))
+    return wire.pack_introduction(wire.Introduction(_card(site, identity), None, 0.0))
 
 
 def _signature(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
@@ -104,7 +120,7 @@ def _signature(message: Message, task: wire.Task, identity: Identity, site: Site
         settings.encoder.batch_size,
     )
     described = fingerprint.signature(rows, site.train_labels)
-    return wire.pack_introduction(wire.Introduction(_card(site), described, time.perf_counter() - start))
+    return wire.pack_introduction(wire.Introduction(_card(site, identity), described, time.perf_counter() - start))
 
 
 def _train(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:

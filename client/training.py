@@ -17,7 +17,7 @@ from common.metrics import EvaluationStatistics, from_scores
 
 
 class TrainingDiverged(RuntimeError):
-    """The loss stopped being a finite number."""
+    """The loss or the scores stopped being finite numbers."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,8 @@ def evaluate(
         for start in range(0, len(labels), batch_size):
             part = slice(start, start + batch_size)
             logits[part] = model(normalise(pixels[part].to(device)))
+    if not logits.isfinite().all():
+        raise TrainingDiverged("the model's scores on the test split are not finite: a lower train.lr may help")
     # Softmax in float64: in float32 confident scores would round to 1 and lose their ranks.
     log_probabilities = functional.log_softmax(logits, dim=1)
     losses = functional.nll_loss(log_probabilities, _tensor(labels), reduction="none")

@@ -78,7 +78,9 @@ class EncoderSettings(Section):
         description="efficientnet_lite0 (packaged weights), timm:<model>, or random:<model> (untrained, shared seed)",
     )
     weights: str = Field("", description="local weights file for timm:<model> (.safetensors or .pth); empty: hub")
-    image_size: int = Field(0, ge=0, le=1024, description="side in pixels the encoder sees; 0: the size it was made for")
+    image_size: int = Field(
+        0, ge=0, le=1024, description="side in pixels the encoder sees; 0: the size it was made for"
+    )
     batch_size: int = Field(32, ge=1, le=4096, description="images embedded at once")
     precision: Literal["auto", "float32"] = Field("auto", description="auto: mixed precision on CUDA, float32 on CPU")
 
@@ -99,7 +101,9 @@ class ClusterSettings(Section):
 class TrainSettings(Section):
     """Local training at a site."""
 
-    model: Literal["resnet9", "resnet18", "lenet5", "mlp"] = Field("resnet9", description="network, trained from scratch")
+    model: Literal["resnet9", "resnet18", "lenet5", "mlp"] = Field(
+        "resnet9", description="network, trained from scratch"
+    )
     lr: float = Field(0.01, gt=0, description="learning rate of SGD")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty of SGD")
@@ -158,14 +162,13 @@ class Config(SiteSettings):
             )
         if self.cluster.k > self.sites:
             raise ValueError(
-                f"cluster.k = {self.cluster.k} is more than sites = {self.sites}: allowed are 0 (automatic) to {self.sites}"
+                f"cluster.k = {self.cluster.k} is more than sites = {self.sites}: "
+                f"allowed are 0 (automatic) to {self.sites}"
             )
         if len(set(self.data.classes)) != len(self.data.classes):
             raise ValueError(f"data.classes = {', '.join(self.data.classes)} names a class twice")
         if self.data.source == "torchvision" and not self.data.name:
-            raise ValueError(
-                f"data.name must be one of {', '.join(_allowed_names())} when data.source = 'torchvision'"
-            )
+            raise ValueError(f"data.name must be one of {', '.join(_allowed_names())} when data.source = 'torchvision'")
         if self.encoder.weights and not self.encoder.name.startswith("timm:"):
             raise ValueError(
                 f"encoder.weights = {self.encoder.weights!r} goes with encoder.name = 'timm:<model>', "
@@ -261,7 +264,10 @@ def allowed(field: FieldInfo) -> str:
     )
     words = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     bounds = [
-        f"{sign} {limit}" for part in field.metadata for name, sign in words.items() if (limit := getattr(part, name, None)) is not None
+        f"{sign} {limit}"
+        for part in field.metadata
+        for name, sign in words.items()
+        if (limit := getattr(part, name, None)) is not None
     ]
     return " ".join([kind, *([", ".join(bounds)] if bounds else [])])
 

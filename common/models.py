@@ -55,7 +55,7 @@ def build(
         model = _mlp(features, classes) if features is not None else _ARCHITECTURES[name](channels, image_size, classes)
     model.to_empty(device="cpu")
     if seed is not None:
-        _initialise(model, generator(seed, "initial weights"), fan_out=name == "resnet18")
+        _initialise(model, generator(seed, "initial weights"))
     return model
 
 
@@ -217,21 +217,22 @@ _ARCHITECTURES: dict[str, Callable[[int, int, int], Network]] = {
 }
 
 
-def _initialise(model: nn.Module, rng: np.random.Generator, *, fan_out: bool) -> None:
-    """Draw weights and biases from U(-b, b) with b = 1 / sqrt(fan_in), torch's own rule.
+def _initialise(model: nn.Module, rng: np.random.Generator) -> None:
+    """Draw weights from U(-b, b) with b = 1 / sqrt(fan_in), torch's own rule; biases are 0.
 
-    With `fan_out` convolutions have the variance 2 / fan_out instead, as He et al. ask for. Uniform draws there too:
-    normal ones take logarithms, which differ in the last bit between maths libraries.
+    Networks without batch norm get the body's bound of He et al. instead, sqrt(6 / fan_in): under torch's rule the
+    signal fades from layer to layer, and LeNet5 stays on a plateau for as many rounds as a small site has. Uniform
+    draws, because normal ones take logarithms, which differ in the last bit between maths libraries.
     """
-    for module in model.modules():
+    normalised = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    for name, module in model.named_modules():
         if isinstance(module, nn.BatchNorm2d):
             module.reset_parameters()
         elif isinstance(module, nn.Conv2d | nn.Linear):
-            bound = 1 / math.sqrt(module.weight[0].numel())
-            if fan_out and isinstance(module, nn.Conv2d):
-                bound = math.sqrt(6 / module.weight[:, 0].numel())
-            for parameter in module.parameters(recurse=False):
-                _fill_uniform(parameter, bound, rng)
+            gain = 1 if normalised or name == "head" else 6
+            _fill_uniform(module.weight, math.sqrt(gain / module.weight[0].numel()), rng)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def _fill_uniform(parameter: Tensor, bound: float, rng: np.random.Generator) -> None:

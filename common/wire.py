@@ -19,12 +19,10 @@ from pydantic import ValidationError
 
 from common.config import SiteSettings
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
+from common.models import State
 from common.signature import InvalidSignature, Signature
 
 VERSION = 1
-
-State = dict[str, NDArray[Any]]
-"""A model on the wire: state-dict names and arrays, batch-norm statistics included."""
 
 _SITE_NAME = re.compile(r"[\w.\-]{1,64}")
 _DTYPES = {b"<f4": "float32", b"<f8": "float64", b"<i8": "int64", b"|u1": "uint8"}
@@ -96,7 +94,9 @@ class Evaluation:
 
 def size(content: RecordDict) -> int:
     """Bytes of all arrays in a message."""
-    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    return sum(
+        len(array.data) for record in content.values() if isinstance(record, ArrayRecord) for array in record.values()
+    )
 
 
 # --- server → site ---------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def pack_task(task: Task, model: ArrayRecord | None = None) -> RecordDict:
 
 def unpack_task(content: RecordDict) -> Task:
     """Read a request at the site."""
-    config = _config(content, "task")
+    config = _scalars(content, "task", ConfigRecord)
     _check_version(config)
     try:
         settings = SiteSettings.model_validate_json(_text(config, "settings"), strict=False)
@@ -128,9 +128,7 @@ def unpack_task(content: RecordDict) -> Task:
 
 def unpack_model(content: RecordDict, limit_mb: int | None = None) -> State:
     """Read the model of a message; arrays are read-only views of its bytes."""
-    record = content.array_records.get("model")
-    if record is None:
-        raise WireError("the message carries no model")
+    record = _arrays(content, "model")
     return unpack_arrays(record, limit_mb)
 
 
@@ -171,7 +169,7 @@ def pack_introduction(introduction: Introduction) -> RecordDict:
 
 def unpack_introduction(content: RecordDict, *, classes: int, with_signature: bool, limit_mb: int) -> Introduction:
     """Read a site's answer to the query before training; `classes` is the length of the agreed list."""
-    config = _config(content, "site")
+    config = _scalars(content, "site", ConfigRecord)
     _check_version(config)
     name = _text(config, "name")
     if not _SITE_NAME.fullmatch(name):
@@ -199,9 +197,7 @@ def unpack_introduction(content: RecordDict, *, classes: int, with_signature: bo
 
 
 def _unpack_signature(content: RecordDict, classes: int, limit_mb: int) -> Signature:
-    record = content.array_records.get("signature")
-    if record is None:
-        raise WireError("the message carries no signature")
+    record = _arrays(content, "signature")
     arrays = unpack_arrays(record, limit_mb)
     if set(arrays) != {"classes", "prototypes", "shares"}:
         raise WireError(f"a signature has classes, prototypes and shares, not {', '.join(sorted(arrays)) or 'nothing'}")
@@ -230,7 +226,7 @@ def pack_update(update: Update) -> RecordDict:
 
 def unpack_update(content: RecordDict, *, limit_mb: int) -> Update:
     """Read the result of local training; whether the arrays fit the model is screened by `server.aggregation`."""
-    metrics = _metrics(content, "training")
+    metrics = _scalars(content, "training", MetricRecord)
     _check_version(metrics)
     return Update(
         state=unpack_model(content, limit_mb),
@@ -255,11 +251,9 @@ def pack_evaluation(evaluation: Evaluation) -> RecordDict:
 
 def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Evaluation:
     """Read the statistics of a site's test split."""
-    metrics = _metrics(content, "evaluation")
+    metrics = _scalars(content, "evaluation", MetricRecord)
     _check_version(metrics)
-    record = content.array_records.get("statistics")
-    if record is None:
-        raise WireError("the message carries no statistics")
+    record = _arrays(content, "statistics")
     arrays = unpack_arrays(record, limit_mb)
     if set(arrays) != {"confusion", "histograms"}:
         raise WireError(f"statistics are confusion and histograms, not {', '.join(sorted(arrays)) or 'nothing'}")
@@ -276,14 +270,27 @@ def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Ev
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Serialise named arrays."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(array).reshape(array.shape)) for name, array in arrays.items()})
+    return ArrayRecord(
+        {name: Array(np.ascontiguousarray(array).reshape(array.shape)) for name, array in arrays.items()}
+    )
+
+
+def _arrays(content: RecordDict, key: str) -> ArrayRecord:
+    # Not `content.array_records`: that view refers back to the content and keeps a whole reply alive until the next
+    # garbage collection.
+    record = content.get(key)
+    if not isinstance(record, ArrayRecord):
+        raise WireError(f"the message carries no {key}")
+    return record
 
 
 def unpack_arrays(record: ArrayRecord, limit_mb: int | None = None) -> State:
     """Deserialise named arrays as read-only views of the received bytes, never by unpickling."""
     total = sum(len(array.data) for array in record.values())
     if limit_mb is not None and total > limit_mb * _MEGABYTE:
-        raise WireError(f"{total / _MEGABYTE:.1f} MB of arrays, at most {limit_mb} MB are allowed (round.max_message_mb)")
+        raise WireError(
+            f"{total / _MEGABYTE:.1f} MB of arrays, at most {limit_mb} MB are allowed (round.max_message_mb)"
+        )
     return {name: _unpack_array(name, array) for name, array in record.items()}
 
 
@@ -308,25 +315,17 @@ def _unpack_array(name: str, array: Array) -> NDArray[Any]:
 _Scalars = Mapping[str, object]
 
 
-def _config(content: RecordDict, key: str) -> _Scalars:
+def _scalars(content: RecordDict, key: str, kind: type[ConfigRecord] | type[MetricRecord]) -> _Scalars:
     _raise_refusal(content)
-    record = content.config_records.get(key)
-    if record is None:
-        raise WireError(f"the message carries no {key!r} record")
-    return record
-
-
-def _metrics(content: RecordDict, key: str) -> _Scalars:
-    _raise_refusal(content)
-    record = content.metric_records.get(key)
-    if record is None:
+    record = content.get(key)
+    if not isinstance(record, kind):
         raise WireError(f"the message carries no {key!r} record")
     return record
 
 
 def _raise_refusal(content: RecordDict) -> None:
-    refusal = content.config_records.get("refusal")
-    if refusal is not None:
+    refusal = content.get("refusal")
+    if isinstance(refusal, ConfigRecord):
         raise Refused(str(refusal.get("reason", "no reason given"))[:_MAX_REASON])
 
 

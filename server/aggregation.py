@@ -175,7 +175,8 @@ def _accumulate(total: NDArray[np.int64], values: NDArray[Any], scale: float) ->
     for chunk in _chunks(terms.size):
         part = terms[chunk]
         scaled, whole = product[: part.size], rounded[: part.size]
-        np.multiply(part, scale, out=scaled, dtype=np.float64)
+        np.copyto(scaled, part)
+        scaled *= scale
         np.rint(scaled, out=scaled)
         np.copyto(whole, scaled, casting="unsafe")
         sums[chunk] += whole

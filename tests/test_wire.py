@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 from collections.abc import Callable
@@ -219,10 +220,8 @@ def test_any_bytes_end_in_a_wire_error(data: bytes) -> None:
 def test_flipped_headers_never_crash(noise: bytes, position: int) -> None:
     data = bytearray(npy(np.ones(100, np.float32)))
     data[position : position + len(noise)] = noise
-    try:
-        wire.unpack_arrays(raw(bytes(data)))
-    except wire.WireError as error:
-        assert "'a'" in str(error)
+    with contextlib.suppress(wire.WireError):
+        assert wire.unpack_arrays(raw(bytes(data)))["a"].nbytes == 400
 
 
 def test_bad_settings_from_a_server_are_refused() -> None:

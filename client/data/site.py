@@ -112,6 +112,9 @@ def load_site(identity: Identity, settings: SiteSettings) -> SiteData:
     faults = samples.faults + tuple(
         Fault(samples.name(position), failure.reason) for position, failure in decoded.failures.items()
     )
+    if identity.data_path is None and identity.partition is not None and identity.partition[0] > 0:
+        # One common data set, one report of what is wrong with it.
+        faults = ()
     if len(share) == 0:
         reasons = [f"{fault.name} {fault.reason}" for fault in faults]
         raise NoUsableData(identity.name, reasons or [f"no images found in {identity.data_path}"])

@@ -60,7 +60,7 @@ def _quotas(labels: NDArray[np.int64], fraction: float) -> Index:
     """Return how many samples of each class (in the order of np.unique) to hold out, by largest remainder."""
     _, counts = np.unique(labels, return_counts=True)
     ideal = counts * fraction
-    quotas: Index = np.minimum(np.floor(ideal).astype(np.int64), counts - 1)
+    quotas: Index = np.floor(ideal).astype(np.int64)
     missing = round(len(labels) * fraction) - int(quotas.sum())
     for position in np.argsort(quotas - ideal, kind="stable")[: max(missing, 0)]:
         quotas[position] += quotas[position] < counts[position] - 1

@@ -88,8 +88,8 @@ def merge_tree(distance: ArrayLike, *, linkage: Linkage = "average") -> MergeTre
 def merge_all(distance: Matrix, linkage: Linkage) -> MergeTree:
     """`merge_tree` of a matrix already checked: greedy merging with a lower bound on each row's minimum.
 
-    A merge only ever invalidates a bound by making it too low. So a bound is not repaired when it goes stale, but when
-    it comes up as the smallest; nearly all stale ones never do before their cluster is gone.
+    With these linkages a union is no nearer to a third cluster than the nearer of its parts was, so a merge can only
+    leave bounds too low. They are repaired not at once but when one comes up as the smallest, which few ever do.
     """
     if linkage not in get_args(Linkage):
         raise ValueError(f"linkage must be one of {', '.join(get_args(Linkage))}; got {linkage!r}")
@@ -114,7 +114,6 @@ def merge_all(distance: Matrix, linkage: Linkage) -> MergeTree:
         row[i] = row[j] = FAR
         near[i] = near[:, i] = row
         near[:, j] = FAR
-        np.minimum(bound, row, out=bound)
         bound[i], bound[j] = row.min(), FAR
         size[i] += size[j]
         pairs[merges] = first_member[i], first_member[j]

@@ -13,7 +13,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from common.config import Config
-from common.wire import SiteCard, State
+from common.models import State
+from common.wire import SiteCard
 from server import run_directory
 from server.events import Event, GroupsFormed, RoundFinished, RunEnded, RunStarted, SiteEnrolled, SitePlaced
 
@@ -55,7 +56,9 @@ class Artifacts:
                 self._write_run(outcome, reason)
 
     def _write_run(self, outcome: str, reason: str) -> None:
-        run_directory.write_json(self._directory / run_directory.RUN, self._run | {"outcome": outcome, "reason": reason})
+        run_directory.write_json(
+            self._directory / run_directory.RUN, self._run | {"outcome": outcome, "reason": reason}
+        )
 
     def _groups_formed(self, event: GroupsFormed) -> None:
         self._labels = dict(zip(event.sites, event.labels, strict=True))

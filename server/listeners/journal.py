@@ -26,7 +26,9 @@ class Journal:
 
     def hear(self, event: Event) -> None:
         """Write one line and push it to the disk's cache, so that a crash loses nothing that was told."""
-        body = {field.name: _plain(getattr(event, field.name)) for field in fields(event) if field.name not in _ELSEWHERE}
+        body = {
+            field.name: _plain(getattr(event, field.name)) for field in fields(event) if field.name not in _ELSEWHERE
+        }
         json.dump({"time": round(time.time(), 3), "event": type(event).__name__, **body}, self._file, allow_nan=False)
         self._file.write("\n")
         self._file.flush()

@@ -84,7 +84,9 @@ class PlainProgress:
             case StageStarted("enrol", _, sites):
                 return f"asking {sites} sites who they are"
             case SiteEnrolled(card, late) if late or card.fault_count:
-                faults = f", {card.fault_count} unusable files ({'; '.join(card.faults[:3])})" if card.fault_count else ""
+                faults = (
+                    f", {card.fault_count} unusable files ({'; '.join(card.faults[:3])})" if card.fault_count else ""
+                )
                 return f"site {card.name}: {card.train_samples} training samples{faults}"
             case GroupsFormed():
                 self._clock.begin_rounds()
@@ -105,7 +107,8 @@ class PlainProgress:
                     f"{shown}, {self._clock.left} left"
                 )
             case RunEnded(outcome, reason):
-                return f"{outcome} after {self._clock.elapsed}{': ' + reason if reason else ''}; run directory {self._directory}"
+                why = f": {reason}" if reason else ""
+                return f"{outcome} after {self._clock.elapsed}{why}; run directory {self._directory}"
         return None
 
 

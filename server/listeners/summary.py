@@ -9,7 +9,16 @@ from pathlib import Path
 from common.config import Config
 from common.metrics import Metrics
 from server import run_directory
-from server.events import Event, GroupsFormed, RoundFinished, RunEnded, RunStarted, SiteLeftOut, SitePlaced, StageStarted
+from server.events import (
+    Event,
+    GroupsFormed,
+    RoundFinished,
+    RunEnded,
+    RunStarted,
+    SiteLeftOut,
+    SitePlaced,
+    StageStarted,
+)
 
 
 class Summary:

@@ -1,0 +1,123 @@
+"""Asking sites who they are, and deciding who may take part."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from flwr.app import Message, RecordDict
+
+from common import wire
+from common.classes import agreed_classes
+from common.config import Config
+from server.events import Audience, ReplyAccepted, SiteLeftOut, StageStarted
+from server.grid import StreamingGrid
+from server.methods import Method
+from server.roster import Roster, common_dimension
+
+
+class Enrolment:
+    """Sends the query before training to nodes, once each, and screens the answers.
+
+    Parameters
+    ----------
+    config, method
+        What is asked: the method's fingerprint, under the run's settings.
+    roster
+        The members so far; a newcomer may not take the name of one that is connected.
+    audience
+        Hears who was turned away, and why.
+    """
+
+    def __init__(self, config: Config, method: Method, roster: Roster, audience: Audience) -> None:
+        self._config = config
+        self._method = method
+        self._roster = roster
+        self._audience = audience
+        self._class_count = len(agreed_classes(config.data))
+        self._turned_away: set[int] = set()
+
+    def strangers(self, grid: StreamingGrid) -> list[int]:
+        """Connected nodes that have not been asked yet."""
+        return [
+            node
+            for node in sorted(grid.get_node_ids())
+            if self._roster.at_node(node) is None and node not in self._turned_away
+        ]
+
+    def introduce(
+        self, grid: StreamingGrid, nodes: list[int], round_number: int
+    ) -> list[tuple[wire.Introduction, int]]:
+        """Ask nodes who they are; return those that can take part with their node ids, by name."""
+        self._audience.tell(StageStarted("enrol", round_number, len(nodes)))
+        found: dict[str, tuple[wire.Introduction, int]] = {}
+        silent = set(nodes)
+        for reply in grid.send_and_receive(self._questions(nodes, round_number)):
+            node = grid.node_of(reply)
+            silent.discard(node)
+            try:
+                introduction = self._read(reply)
+                self._check_name(introduction.card.name, found.keys(), grid)
+            except wire.WireError as error:
+                self._turn_away(node, round_number, str(error))
+                continue
+            found[introduction.card.name] = (introduction, node)
+            received = wire.size(reply.content)
+            self._audience.tell(
+                ReplyAccepted("enrol", round_number, introduction.card.name, 0, received, introduction.seconds)
+            )
+        for node in sorted(silent):
+            self._turn_away(
+                node, round_number, f"no answer within {self._config.round.deadline:.0f} s (round.deadline)"
+            )
+        return self._of_one_dimension(found, round_number)
+
+    def _questions(self, nodes: list[int], round_number: int) -> Iterator[Message]:
+        task = wire.Task(self._config.for_site(), round_number, self._config.rounds)
+        kind = f"query.{self._method.fingerprint or 'hello'}"
+        return (Message(wire.pack_task(task), node, kind, ttl=self._config.round.deadline) for node in nodes)
+
+    def _read(self, reply: Message) -> wire.Introduction:
+        return wire.unpack_introduction(
+            content_of(reply),
+            classes=self._class_count,
+            with_signature=self._method.fingerprint is not None,
+            limit_mb=self._config.round.max_message_mb,
+        )
+
+    def _check_name(self, name: str, taken: Collection[str], grid: StreamingGrid) -> None:
+        held = name in self._roster and self._roster[name].node_id in set(grid.get_node_ids())
+        if held or name in taken:
+            raise wire.WireError(f"another connected site is called {name!r} too: give each its own `site` name")
+
+    def _of_one_dimension(
+        self, found: dict[str, tuple[wire.Introduction, int]], round_number: int
+    ) -> list[tuple[wire.Introduction, int]]:
+        """Turn away sites whose embeddings are of another length than the others'."""
+        signatures = {member.name: member.signature for member in self._roster.members if member.signature is not None}
+        signatures |= {name: one.signature for name, (one, _) in found.items() if one.signature is not None}
+        dimension = common_dimension(signatures) if signatures else 0
+        accepted = []
+        for name in sorted(found):
+            introduction, node = found[name]
+            length = introduction.signature.dimension if introduction.signature is not None else dimension
+            if length == dimension:
+                accepted.append((introduction, node))
+            else:
+                self._turn_away(
+                    node,
+                    round_number,
+                    f"{name}: embeddings of {length} dimensions where the other sites have {dimension}; "
+                    "all sites need the same encoder and weights",
+                )
+        return accepted
+
+    def _turn_away(self, node: int, round_number: int, reason: str) -> None:
+        self._turned_away.add(node)
+        self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
+
+
+def content_of(reply: Message) -> RecordDict:
+    """The content of a reply, or a `WireError` with the reason Flower gives for the failure."""
+    if reply.has_error():
+        raise wire.WireError(f"error {reply.error.code}: {reply.error.reason or 'no reason given'}")
+    return reply.content
