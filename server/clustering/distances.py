@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
 from common.signature import Signature
 
@@ -76,11 +79,10 @@ def overlap_distance(
     if not (alpha >= 0 and beta > 0 and epsilon > 0):
         raise ValueError(f"alpha must be >= 0, beta and epsilon > 0; got {alpha=}, {beta=}, {epsilon=}")
     count = len(signatures)
-    members = _members_by_class(signatures)
     distance = np.empty((count, count))
-    any_disjoint = False
-    # D is symmetric: a strip is computed from its own first column rightwards, and mirrored.
-    for start in range(0, count, STRIP):
+
+    def fill(start: int) -> bool:
+        """Compute a strip from its own first column rightwards and mirror it; say whether it has disjoint pairs."""
         stop = min(start + STRIP, count)
         agreement, mass = _strip_sums(members, start, stop, epsilon)
         strip = np.subtract(mass, agreement, out=agreement)  # sum w~ (1 - cosine)
@@ -90,11 +92,18 @@ def overlap_distance(
             strip *= overlap_multiplier(mass, alpha=alpha, beta=beta, epsilon=epsilon)
         mass += epsilon
         strip /= mass
-        if disjoint.any():
-            any_disjoint = True
+        any_disjoint = bool(disjoint.any())
+        if any_disjoint:
             strip[disjoint] = np.nan
         distance[start:stop, start:] = strip
         distance[stop:, start:stop] = strip[:, stop - start :].T
+        return any_disjoint
+
+    # Strips are independent. One thread each keeps the arithmetic between the products, which NumPy does on a single
+    # core, from being most of the time; and the products' bits no longer depend on the number of cores.
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
+        members = _members_by_class(signatures, pool)
+        any_disjoint = any(list(pool.map(fill, range(0, count, STRIP))))
     # The two triangles of a diagonal block come from one product and may differ in the last bit.
     for start in range(0, count, STRIP):
         block = distance[start : start + STRIP, start : start + STRIP]
@@ -170,34 +179,33 @@ def checked_distance(distance: ArrayLike) -> Matrix:
     return matrix
 
 
-def _members_by_class(signatures: Sequence[Signature]) -> list[ClassMembers]:
+def _members_by_class(signatures: Sequence[Signature], pool: Executor) -> list[ClassMembers]:
     dimensions = [signature.dimension for signature in signatures]
     if len(set(dimensions)) > 1:
         odd = next(i for i, dimension in enumerate(dimensions) if dimension != dimensions[0])
         raise ValueError(f"signature 0 has dimension {dimensions[0]}, signature {odd} has {dimensions[odd]}")
     count = len(signatures)
-    site_of = np.repeat(np.arange(count), [len(signature.classes) for signature in signatures])
-    class_of = np.concatenate([signature.classes for signature in signatures])
-    share_of = np.concatenate([signature.shares for signature in signatures])
-    prototype_of = np.concatenate([signature.prototypes for signature in signatures])
-    members = []
-    for label in np.unique(class_of):
-        rows = np.flatnonzero(class_of == label)
-        sites = site_of[rows]
+    rows_of: dict[int, list[tuple[int, int]]] = {}
+    for site, signature in enumerate(signatures):
+        for row, label in enumerate(signature.classes.tolist()):
+            rows_of.setdefault(label, []).append((site, row))
+
+    def gather(label: int) -> ClassMembers:
+        rows = rows_of[label]
+        sites = np.array([site for site, _ in rows])
         # float32 products would be off by 1e-7, as much as the distance between alike sites.
-        prototypes = prototype_of[rows].astype(np.float64)
+        prototypes = np.stack([signatures[site].prototypes[row] for site, row in rows], dtype=np.float64)
         shares = np.zeros(count)
-        shares[sites] = share_of[rows]
-        members.append(
-            ClassMembers(
-                sites=sites,
-                prototypes=prototypes,
-                norms=np.sqrt(np.einsum("nd,nd->n", prototypes, prototypes)),
-                shares=shares,
-                position=np.maximum(np.cumsum(shares > 0) - 1, 0),
-            )
+        shares[sites] = [signatures[site].shares[row] for site, row in rows]
+        return ClassMembers(
+            sites=sites,
+            prototypes=prototypes,
+            norms=np.sqrt(np.einsum("nd,nd->n", prototypes, prototypes)),
+            shares=shares,
+            position=np.maximum(np.cumsum(shares > 0) - 1, 0),
         )
-    return members
+
+    return list(pool.map(gather, sorted(rows_of)))
 
 
 def _strip_sums(members: Sequence[ClassMembers], start: int, stop: int, epsilon: float) -> tuple[Matrix, Matrix]:
