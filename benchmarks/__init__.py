@@ -1,1 +1,1 @@
-"""What things cost, measured; each module runs on its own."""
+"""One benchmark per claim; `python -m benchmarks` runs them all. Times are compared within one run, as ratios."""

@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 # Before Flower is imported: no telemetry, no look for updates, no installing of the app's dependencies.
@@ -21,6 +20,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 import ray
 import torch
 from flwr.app import Context
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
@@ -28,7 +28,6 @@ from client.app import app as client_app
 from client.data import discover_classes
 from common.classes import KNOWN
 from common.config import Config
-from server import run_directory
 from server.app import conduct
 from server.events import Event, Listener, RunEnded
 from server.listeners import run_listeners
@@ -46,13 +45,12 @@ class _Outcome:
             self.value = event.outcome
 
 
-def simulate(config: Config, *, jobs: int = 0, directory: Path | None = None) -> str:
+def simulate(config: Config, *, jobs: int = 0) -> str:
     """Run `config` with simulated sites and return "finished", "interrupted" or "failed"."""
     get_method(config.method)
     config = with_classes(config)
-    path = directory or run_directory.create(config)
     outcome = _Outcome()
-    listeners: list[Listener] = [*run_listeners(config, path), outcome]
+    listeners: list[Listener] = [*run_listeners(config), outcome]
     stop = threading.Event()
     server_app = ServerApp()
 
@@ -61,7 +59,12 @@ def simulate(config: Config, *, jobs: int = 0, directory: Path | None = None) ->
         conduct(grid, config, listeners, stop)
 
     with _interruptible(stop):
-        _simulate(server_app, config, jobs or min(os.cpu_count() or 1, config.sites), stop)
+        try:
+            run_engine(server_app, client_app, config.sites, jobs)
+        except Exception:
+            # After an interruption the engine complains about the work that was cut off.
+            if not stop.is_set():
+                raise
     return outcome.value
 
 
@@ -73,20 +76,17 @@ def with_classes(config: Config) -> Config:
     return config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})
 
 
-def _simulate(server_app: ServerApp, config: Config, jobs: int, stop: threading.Event) -> None:
+def run_engine(server_app: ServerApp, app: ClientApp, sites: int, jobs: int = 0) -> None:
+    """Run a Flower app with `sites` simulated sites, `jobs` of them at the same time (0: one per core)."""
     # Flower's log would tear the display apart; what matters in it comes through our own events.
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    jobs = jobs or min(os.cpu_count() or 1, sites)
     gpus = torch.cuda.device_count()
     backend = {
         "init_args": {"num_cpus": jobs, "logging_level": logging.ERROR, "log_to_driver": False},
         "client_resources": {"num_cpus": 1, "num_gpus": gpus / jobs if gpus else 0.0},
     }
-    try:
-        run_simulation(server_app, client_app, config.sites, backend_config=backend)  # type: ignore[arg-type]
-    except Exception:
-        # After an interruption the engine complains about the work that was cut off.
-        if not stop.is_set():
-            raise
+    run_simulation(server_app, app, sites, backend_config=backend)  # type: ignore[arg-type]
 
 
 @contextmanager
