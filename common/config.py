@@ -105,7 +105,7 @@ class TrainSettings(Section):
         "resnet9", description="network, trained from scratch"
     )
     lr: float = Field(0.01, gt=0, description="learning rate of SGD")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty of SGD")
     schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over the rounds")
     epochs: int = Field(1, ge=1, description="local epochs per round")

@@ -25,7 +25,8 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Entry point of `flwr run`: the settings are Flower's run config."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    # Only our own lines: Flower sends this process's log over HTTP, and a line per request would feed on itself.
+    logging.getLogger("coterie").addHandler(logging.StreamHandler())
     config = parse(context.run_config)
     conduct(grid, config, run_listeners(config))
 

@@ -155,7 +155,8 @@ class LiveProgress:
 
     def _draw(self) -> Group:
         config = self._config
-        assert config is not None
+        if config is None:
+            return Group()
         head = Text.assemble(
             (config.method, "bold"),
             f"  seed {config.seed}  round {self._round}/{config.rounds}  ",

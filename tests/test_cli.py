@@ -1,0 +1,48 @@
+"""The command line: help, settings, errors in words."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from cli.main import main
+from common.config import Config, fields, parse
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["simulate", "--help"], ["demo", "--help"], ["config", "--help"]])
+def test_help_suffices(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 0
+    assert "usage: coterie" in capsys.readouterr().out
+
+
+def test_config_lists_every_setting(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["config"]) == 0
+    text = capsys.readouterr().out
+    for key, field in fields():
+        assert key in text
+        assert (field.description or "")[:40] in text
+    assert "fmcl, fedavg, local" in text
+
+
+def test_config_as_toml_is_the_run_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--toml"]) == 0
+    assert parse(tomllib.loads(capsys.readouterr().out)) == Config()
+
+
+def test_config_checks_a_file(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "c.toml"
+    path.write_text("[train]\nmodle = 'mlp'\n")
+    assert main(["config", str(path)]) == 2
+    assert "did you mean train.model?" in capsys.readouterr().err
+
+
+def test_an_unknown_method_is_refused(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "c.toml"
+    path.write_text("method = 'fmcll'\n")
+    assert main(["simulate", str(path), "--out", str(tmp_path / "run")]) == 2
+    assert "did you mean fmcl?" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
