@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from common.config import Config, flat_values, flatten, load
+from common.config import Config, allowed, fields, flat_values, flatten, load
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"common": set(), "client": {"common"}, "server": {"common"}, "cli": {"common", "client", "server"}}
@@ -51,3 +52,10 @@ def test_flower_app_declares_every_setting_with_its_default() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.stem)
 def test_shipped_configurations_are_valid(path: Path) -> None:
     assert load(path).method == "fmcl"
+
+
+def test_the_page_of_settings_is_complete_and_true() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    values = flat_values(Config())
+    for key, field in fields():
+        assert f"| `{key}` | `{json.dumps(values[key])}` | {allowed(field)} | {field.description} |" in page

@@ -32,7 +32,7 @@ from server.events import (
 
 _STAGES = {"enrol": "getting to know the sites", "train": "training", "evaluate": "testing"}
 _SHOWN_INCIDENTS = 5
-_SHOWN_GROUPS = 20
+_SHOWN_GROUPS = 12
 
 
 def progress(directory: Path) -> Listener:
