@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def register(jobs: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the three methods and print the table."""
+    print("starting 20 simulated sites …", file=sys.stderr, flush=True)
     from cli.simulation import simulate
     from server.methods import METHODS as REGISTRY
     from server.run_directory import SUMMARY

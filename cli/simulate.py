@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from cli.arguments import Subparsers, add_config, read_config
@@ -23,6 +24,7 @@ def run(options: argparse.Namespace) -> int:
     config = read_config(options)
     if options.out:
         config = config.model_copy(update={"out": str(Path(options.out).absolute())})
+    print(f"starting {config.sites} simulated sites …", file=sys.stderr, flush=True)
     from cli.simulation import simulate
 
     return 0 if simulate(config, jobs=options.jobs) == "finished" else 1

@@ -1,4 +1,4 @@
-"""Draw the picture of the README from the run directories of `coterie demo`: `python docs/figure.py RUNS PICTURE.png`."""
+"""Draw the README's picture from the run directories of `coterie demo`: `python docs/figure.py RUNS PICTURE.png`."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from server.events import (
 
 _STAGES = {"enrol": "getting to know the sites", "train": "training", "evaluate": "testing"}
 _SHOWN_INCIDENTS = 5
+_SIGN_OF_LIFE = 10.0  # seconds
 _SHOWN_GROUPS = 12
 
 
@@ -69,12 +70,22 @@ class PlainProgress:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._clock = _Clock()
+        self._stage, self._asked, self._replied = "", 0, 0
+        self._last_line = time.monotonic()
 
     def hear(self, event: Event) -> None:
-        """Print what a person would want to read."""
+        """Print what a person would want to read, and a sign of life when a stage takes long."""
+        match event:
+            case StageStarted(stage, _, sites):
+                self._stage, self._asked, self._replied = _STAGES[stage], sites, 0
+            case ReplyAccepted():
+                self._replied += 1
         line = self._line(event)
-        if line:
+        if line is None and time.monotonic() - self._last_line > _SIGN_OF_LIFE:
+            line = f"  {self._stage}: {self._replied} of {self._asked} sites, {self._clock.elapsed} since the start"
+        if line is not None:
             print(line, flush=True)
+            self._last_line = time.monotonic()
 
     def _line(self, event: Event) -> str | None:
         match event:
