@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
@@ -175,7 +175,9 @@ class LiveProgress:
             f"  {self._replied}/{self._asked} sites" if self._asked else "",
             f"  elapsed {self._clock.elapsed}  left {self._clock.left}",
         )
-        parts: list[object] = [head, ProgressBar(total=max(config.rounds, 1), completed=self._clock.done, width=60)]
+        bar = Table.grid()
+        bar.add_row(ProgressBar(total=max(config.rounds, 1), completed=self._clock.done, width=60))
+        parts: list[RenderableType] = [head, bar]
         if self._grouping:
             parts.append(Text(self._grouping, style="dim"))
         if self._last:
@@ -184,7 +186,7 @@ class LiveProgress:
         if len(self._incidents) > _SHOWN_INCIDENTS:
             parts.append(Text(f"… {len(self._incidents)} incidents in all, see events.jsonl", style="yellow"))
         parts.append(Text(str(self._directory), style="dim"))
-        return Group(*parts)  # type: ignore[arg-type]
+        return Group(*parts)
 
     def _table(self, event: RoundFinished) -> Table:
         table = Table("group", "sites", "accuracy", "macro-F1", "AUC", box=None, header_style="bold")
