@@ -30,6 +30,6 @@ lint: setup  ## ruff and mypy --strict
 bench: setup  ## the benchmarks behind the figures in docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-clean:  ## remove .venv and what tests and runs left behind
-	rm -rf .venv runs build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+clean:  ## remove .venv and what tests left behind; runs/ stays
+	rm -rf .venv build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 else:
     Subparsers = object
 
+# How a run ended, as a shell sees it; 130 is what Ctrl-C gives everywhere.
+EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """CONFIG.toml and --set."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cli.arguments import Subparsers
+from cli.arguments import EXIT_CODES, Subparsers
 from common.config import load
 
 CONFIG = Path(__file__).parents[1] / "configs" / "demo.toml"
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     for method in METHODS:
         config = load(CONFIG, {"method": method, "seed": options.seed, "out": str(out / method)})
         if (outcome := simulate(config)) != "finished":
-            return 130 if outcome == "interrupted" else 1
+            return EXIT_CODES[outcome]
         summary = json.loads((out / method / SUMMARY).read_text(encoding="utf-8"))
         final = summary["final"]
         figures = (final["accuracy"], final["macro_f1"], final["auc"])

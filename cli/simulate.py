@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from cli.arguments import Subparsers, add_config, read_config
+from cli.arguments import EXIT_CODES, Subparsers, add_config, read_config
 
 
 def register(jobs: Subparsers) -> None:
@@ -27,4 +27,4 @@ def run(options: argparse.Namespace) -> int:
     print(f"starting {config.sites} simulated sites …", file=sys.stderr, flush=True)
     from cli.simulation import simulate
 
-    return 0 if simulate(config, jobs=options.jobs) == "finished" else 1
+    return EXIT_CODES[simulate(config, jobs=options.jobs)]

@@ -7,7 +7,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 # Before Flower is imported: no telemetry, no look for updates, no installing of the app's dependencies.
@@ -25,8 +26,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from client.app import app as client_app
-from client.data import discover_classes
-from common.classes import KNOWN
+from client.data import discover_classes, load_site
+from client.identity import Identity
 from common.config import Config
 from server.app import conduct
 from server.events import Event, Listener, RunEnded
@@ -49,6 +50,8 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
     """Run `config` with simulated sites and return "finished", "interrupted" or "failed"."""
     get_method(config.method)
     config = with_classes(config)
+    # Whatever is wrong with the data is said now, in this process, not by every site in turn.
+    load_site(Identity("000", None, (0, config.sites), None), config.for_site())
     outcome = _Outcome()
     listeners: list[Listener] = [*run_listeners(config), outcome]
     stop = threading.Event()
@@ -71,7 +74,7 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
 def with_classes(config: Config) -> Config:
     """Fill in the class list that all sites of a simulation can see."""
     data = config.data
-    if data.classes or (data.name or data.source) in KNOWN:
+    if data.classes:
         return config
     return config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})
 
@@ -95,6 +98,7 @@ def _interruptible(stop: threading.Event) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
+            _kill_descendants()
             os._exit(130)
         stop.set()
         logging.getLogger("flwr").setLevel(logging.CRITICAL)
@@ -107,3 +111,18 @@ def _interruptible(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _kill_descendants() -> None:
+    """End the engine's processes, which would outlive this one."""
+    parent: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name in brackets may hold anything; the parent is the second field after it.
+            parent[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+    family = {os.getpid()}
+    while grown := {child for child, of in parent.items() if of in family} - family:
+        family |= grown
+    for pid in family - {os.getpid()}:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,8 @@
 """The ClientApp: translates a message into typed values, calls, and translates the result back.
 
-What can go wrong at a site (no data, bad settings, diverged training) is answered with a refusal that carries the
-reason, so that the server can name the site and the cause. Anything unforeseen is left to Flower's own error reply.
+Whatever goes wrong at a site is answered with a refusal, so that the server can name the site and the cause. Errors
+that come from a site's own data may quote file names, patients or paths: they go to the site's log, and only their kind
+leaves.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from client.objectives import OBJECTIVES
 from client.training import TrainingDiverged, default_device, evaluate, train
 from common import wire
 from common.classes import agreed_classes
-from common.config import SettingsError, SiteSettings
+from common.config import EncoderSettings, SettingsError, SiteSettings
 from common.models import build, get_state, set_state
 from common.randomness import derive_seed
 
@@ -36,7 +37,8 @@ _log = logging.getLogger("coterie")
 # Testing keeps no activations for a backward pass, so it takes larger steps than training.
 _TEST_BATCH = 128
 
-_FORESEEN = (SettingsError, EncoderError, TrainingDiverged, wire.WireError)
+# Errors that speak of settings and models, never of a site's data.
+_PUBLIC = (EncoderError, TrainingDiverged, wire.WireError)
 
 Answer = Callable[[Message, wire.Task, Identity, SiteData], RecordDict]
 
@@ -47,12 +49,10 @@ def _reply(message: Message, context: Context, answer: Answer) -> Message:
         task = wire.unpack_task(message.content)
         _limit_threads(task.settings, identity)
         content = answer(message, task, identity, load_site(identity, task.settings))
-    except NoUsableData as error:
-        _log.error("%s", error)
-        content = wire.pack_refusal(str(error) if identity.data_path is None else _counted(error))
-    except _FORESEEN as error:
-        _log.error("%s", error)
-        content = wire.pack_refusal(str(error))
+    except Exception as error:
+        # Not left to Flower, whose error reply would carry the text of any exception.
+        _log.exception("this request cannot be served")
+        content = wire.pack_refusal(_reason(error, identity))
     return Message(content, reply_to=message)
 
 
@@ -85,9 +85,23 @@ def _received_model(message: Message, settings: SiteSettings) -> nn.Module:
     return model
 
 
-def _counted(error: NoUsableData) -> str:
-    """The names of a site's own files may tell of patients: they stay in the site's log."""
-    return f"no usable data; the site's log names {len(error.reasons)} reasons"
+def _reason(error: Exception, identity: Identity) -> str:
+    if identity.is_simulated or isinstance(error, _PUBLIC):
+        return f"{type(error).__name__}: {error}"
+    kinds = {NoUsableData: "no usable data", SettingsError: "its data or node config is not as agreed"}
+    kind = next((text for kind, text in kinds.items() if isinstance(error, kind)), type(error).__name__)
+    return f"{kind}; the site's own log says more"
+
+
+def _encoder_settings(settings: EncoderSettings, identity: Identity) -> EncoderSettings:
+    """A weights file is named by the site it lies at, unless the site is simulated."""
+    if not settings.weights or identity.is_simulated:
+        return settings
+    if identity.encoder_weights is None:
+        raise EncoderError(
+            "this run's encoder needs a local weights file: set encoder-weights in the site's node config"
+        )
+    return settings.model_copy(update={"weights": str(identity.encoder_weights)})
 
 
 def _card(site: SiteData, identity: Identity) -> wire.SiteCard:
@@ -101,7 +115,7 @@ def _card(site: SiteData, identity: Identity) -> wire.SiteCard:
         class_counts=tuple(int(count) for count in site.class_counts),
         fault_count=len(site.faults),
         # Simulated sites share one data set on one machine: the first of them reports it, by name.
-        faults=named if identity.partition and identity.data_path is None else (),
+        faults=named if identity.is_simulated else (),
     )
 
 
@@ -113,7 +127,7 @@ def _signature(message: Message, task: wire.Task, identity: Identity, site: Site
     start = time.perf_counter()
     settings = task.settings
     rows = embeddings(
-        load_encoder(settings.encoder, settings.seed),
+        load_encoder(_encoder_settings(settings.encoder, identity), settings.seed),
         site.samples,
         site.train,
         cache_folder(identity, settings.cache),

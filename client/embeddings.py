@@ -110,7 +110,7 @@ class _Store:
     """
 
     def __init__(self, folder: Path, key: str, count: int, dimension: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._rows, self._mask = folder / f"{key}.npy", folder / f"{key}.mask"
         self._shape = count, dimension
         self._header = _header(self._shape)

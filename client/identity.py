@@ -21,33 +21,45 @@ class Identity:
     partition
         (index, count) of a simulated site, which holds a share of one common data set.
     cache
-        Folder for embeddings and decoded images (node config `cache`); None: the run's `cache` setting decides.
+        Folder for embeddings and decoded images (node config `cache`); None: the user's cache folder.
+    encoder_weights
+        The site's own copy of the encoder's weights (node config `encoder-weights`).
     """
 
     name: str
     data_path: Path | None
     partition: tuple[int, int] | None
     cache: Path | None
+    encoder_weights: Path | None = None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the site only holds a share of a data set that the coordinator's own machine has."""
+        return self.data_path is None and self.partition is not None
 
 
 def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
     """Read the node config of a SuperNode (or of a simulated one)."""
     index, count = node_config.get("partition-id"), node_config.get("num-partitions")
     partition = (index, count) if isinstance(index, int) and isinstance(count, int) else None
-    path, cache = node_config.get("data-path"), node_config.get("cache")
     default = f"{index:03d}" if isinstance(index, int) else str(node_id)
     return Identity(
         name=str(node_config.get("site", default)),
-        data_path=Path(str(path)) if path else None,
+        data_path=_path(node_config.get("data-path")),
         partition=partition,
-        cache=Path(str(cache)) if cache else None,
+        cache=_path(node_config.get("cache")),
+        encoder_weights=_path(node_config.get("encoder-weights")),
     )
 
 
+def _path(value: object) -> Path | None:
+    return Path(str(value)).expanduser() if value else None
+
+
 def cache_folder(identity: Identity, setting: str) -> Path:
-    """Return the folder for what may be computed again: the site's own choice, the run's, or the user's cache."""
+    """Return the folder for what may be computed again; only a simulated site lets the run choose it."""
     if identity.cache is not None:
         return identity.cache
-    if setting:
-        return Path(setting)
+    if setting and identity.is_simulated:
+        return Path(setting).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"

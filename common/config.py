@@ -165,6 +165,14 @@ class Config(SiteSettings):
                 f"cluster.k = {self.cluster.k} is more than sites = {self.sites}: "
                 f"allowed are 0 (automatic) to {self.sites}"
             )
+        if self.round.min_replies > self.sites:
+            raise ValueError(
+                f"round.min_replies = {self.round.min_replies} is more than sites = {self.sites}: nothing would train"
+            )
+        if self.partition.scheme == "disjoint" and self.partition.groups > self.sites:
+            raise ValueError(
+                f"partition.groups = {self.partition.groups} is more than sites = {self.sites}: some would have nobody"
+            )
         if len(set(self.data.classes)) != len(self.data.classes):
             raise ValueError(f"data.classes = {', '.join(self.data.classes)} names a class twice")
         if self.data.source == "torchvision" and not self.data.name:
@@ -222,7 +230,7 @@ def parse(values: Mapping[str, Any]) -> Config:
         target = nested.setdefault(section, {}) if section else nested
         # TOML and Flower write 1 for a float that happens to be whole.
         wants_float = known[key].annotation is float
-        target[name] = float(value) if wants_float and type(value) is int else value
+        target[name] = float(value) if wants_float and type(value) is int and abs(value) < 2**53 else value
     try:
         return Config.model_validate(nested)
     except ValidationError as error:
@@ -277,8 +285,8 @@ def _unknown(key: str, value: object, known: list[str]) -> str:
     if not near:
         # Someone who forgot or mistook the section still got the last part right.
         near = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"unknown setting {key} = {value!r}{hint} `coterie config` lists them all"
+    hint = f"did you mean {near[0]}?" if near else "`coterie config` lists them all"
+    return f"unknown setting {key} = {value!r}; {hint}"
 
 
 def _explain(item: Any, known: Mapping[str, FieldInfo]) -> str:

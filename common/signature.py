@@ -47,7 +47,7 @@ class Signature:
             )
         if self.prototypes.shape[1] == 0:
             raise InvalidSignature("prototypes have no dimensions")
-        if self.classes[0] < 0 or np.any(np.diff(self.classes) <= 0):
+        if self.classes[0] < 0 or np.any(self.classes[1:] <= self.classes[:-1]):
             raise InvalidSignature("classes must be non-negative, unique and in increasing order")
         if not np.isfinite(self.prototypes).all():
             raise InvalidSignature("prototypes hold values that are not finite")

@@ -28,20 +28,19 @@ _SITE_NAME = re.compile(r"[\w.\-]{1,64}")
 _DTYPES = {b"<f4": "float32", b"<f8": "float64", b"<i8": "int64", b"|u1": "uint8"}
 _NPY_HEADER = re.compile(
     rb"\x93NUMPY\x01\x00[\s\S]{2}\{'descr': '(?P<dtype><f4|<f8|<i8|\|u1)', 'fortran_order': False, "
-    rb"'shape': \((?P<shape>(?:\d{1,18},? ?){0,8})\), \} *\n"
+    rb"'shape': \((?P<shape>(?:\d{1,18}, )*(?:\d{1,18},?)?)\), \} *\n"
 )
+# np.save pads headers to a multiple of 64 bytes; eight dimensions need no more than this.
+_LONGEST_HEADER = 320
 _MAX_DIMENSION = 65_536
 _MAX_FAULTS_NAMED = 20
 _MAX_REASON = 500
+_MAX_LOSS = 1e9
 _MEGABYTE = 1_000_000
 
 
 class WireError(ValueError):
     """A message that does not say what it should; the text names the fault."""
-
-
-class Refused(WireError):
-    """The site understood the request and says why it cannot serve it."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,11 @@ class Evaluation:
     seconds: float
 
 
+def plain_text(value: object) -> str:
+    """Foreign text, cut and without control characters: it is shown in terminals and logs."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(value)[:_MAX_REASON])
+
+
 def size(content: RecordDict) -> int:
     """Bytes of all arrays in a message."""
     return sum(
@@ -126,10 +130,9 @@ def unpack_task(content: RecordDict) -> Task:
     return Task(settings, _count(config, "round"), _count(config, "rounds"))
 
 
-def unpack_model(content: RecordDict, limit_mb: int | None = None) -> State:
+def unpack_model(content: RecordDict) -> State:
     """Read the model of a message; arrays are read-only views of its bytes."""
-    record = _arrays(content, "model")
-    return unpack_arrays(record, limit_mb)
+    return unpack_arrays(_arrays(content, "model"))
 
 
 # --- site → server ---------------------------------------------------------------------------------------------
@@ -169,6 +172,7 @@ def pack_introduction(introduction: Introduction) -> RecordDict:
 
 def unpack_introduction(content: RecordDict, *, classes: int, with_signature: bool, limit_mb: int) -> Introduction:
     """Read a site's answer to the query before training; `classes` is the length of the agreed list."""
+    _check_size(content, limit_mb)
     config = _scalars(content, "site", ConfigRecord)
     _check_version(config)
     name = _text(config, "name")
@@ -188,17 +192,16 @@ def unpack_introduction(content: RecordDict, *, classes: int, with_signature: bo
         test_samples=_count(config, "test_samples"),
         class_counts=tuple(int(count) for count in counts),
         fault_count=_count(config, "fault_count"),
-        faults=tuple(str(fault)[:_MAX_REASON] for fault in faults[:_MAX_FAULTS_NAMED]),
+        faults=tuple(plain_text(fault) for fault in faults[:_MAX_FAULTS_NAMED]),
     )
     if sum(card.class_counts) != card.train_samples:
         raise WireError(f"class counts sum to {sum(card.class_counts)}, not to {card.train_samples} training samples")
-    signature = _unpack_signature(content, classes, limit_mb) if with_signature else None
+    signature = _unpack_signature(content, card) if with_signature else None
     return Introduction(card, signature, _number(config, "seconds"))
 
 
-def _unpack_signature(content: RecordDict, classes: int, limit_mb: int) -> Signature:
-    record = _arrays(content, "signature")
-    arrays = unpack_arrays(record, limit_mb)
+def _unpack_signature(content: RecordDict, card: SiteCard) -> Signature:
+    arrays = unpack_arrays(_arrays(content, "signature"))
     if set(arrays) != {"classes", "prototypes", "shares"}:
         raise WireError(f"a signature has classes, prototypes and shares, not {', '.join(sorted(arrays)) or 'nothing'}")
     try:
@@ -207,8 +210,14 @@ def _unpack_signature(content: RecordDict, classes: int, limit_mb: int) -> Signa
         raise WireError(f"signature: {error}") from None
     if signature.dimension > _MAX_DIMENSION:
         raise WireError(f"signature: {signature.dimension} dimensions, at most {_MAX_DIMENSION} are allowed")
-    if signature.classes[-1] >= classes:
-        raise WireError(f"signature: class {int(signature.classes[-1])} is not among the {classes} agreed classes")
+    if signature.classes[-1] >= len(card.class_counts):
+        raise WireError(
+            f"signature: class {int(signature.classes[-1])} is not among the {len(card.class_counts)} agreed classes"
+        )
+    shares = np.array(card.class_counts) / card.train_samples
+    present = np.flatnonzero(shares)
+    if not np.array_equal(signature.classes, present) or not np.allclose(signature.shares, shares[present]):
+        raise WireError("signature: its classes and shares are not those of the class counts")
     return signature
 
 
@@ -226,12 +235,13 @@ def pack_update(update: Update) -> RecordDict:
 
 def unpack_update(content: RecordDict, *, limit_mb: int) -> Update:
     """Read the result of local training; whether the arrays fit the model is screened by `server.aggregation`."""
+    _check_size(content, limit_mb)
     metrics = _scalars(content, "training", MetricRecord)
     _check_version(metrics)
     return Update(
-        state=unpack_model(content, limit_mb),
+        state=unpack_model(content),
         samples=_count(metrics, "samples", at_least=1),
-        loss=_number(metrics, "loss"),
+        loss=_number(metrics, "loss", at_most=_MAX_LOSS),
         seconds=_number(metrics, "seconds"),
     )
 
@@ -251,13 +261,14 @@ def pack_evaluation(evaluation: Evaluation) -> RecordDict:
 
 def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Evaluation:
     """Read the statistics of a site's test split."""
+    _check_size(content, limit_mb)
     metrics = _scalars(content, "evaluation", MetricRecord)
     _check_version(metrics)
-    record = _arrays(content, "statistics")
-    arrays = unpack_arrays(record, limit_mb)
+    arrays = unpack_arrays(_arrays(content, "statistics"))
     if set(arrays) != {"confusion", "histograms"}:
         raise WireError(f"statistics are confusion and histograms, not {', '.join(sorted(arrays)) or 'nothing'}")
-    statistics = EvaluationStatistics(**arrays, loss_sum=_number(metrics, "loss_sum"))
+    loss_sum = _number(metrics, "loss_sum", at_most=_MAX_LOSS * 2**31)
+    statistics = EvaluationStatistics(**arrays, loss_sum=loss_sum)
     try:
         check(statistics, classes)
     except InvalidStatistics as error:
@@ -284,20 +295,15 @@ def _arrays(content: RecordDict, key: str) -> ArrayRecord:
     return record
 
 
-def unpack_arrays(record: ArrayRecord, limit_mb: int | None = None) -> State:
+def unpack_arrays(record: ArrayRecord) -> State:
     """Deserialise named arrays as read-only views of the received bytes, never by unpickling."""
-    total = sum(len(array.data) for array in record.values())
-    if limit_mb is not None and total > limit_mb * _MEGABYTE:
-        raise WireError(
-            f"{total / _MEGABYTE:.1f} MB of arrays, at most {limit_mb} MB are allowed (round.max_message_mb)"
-        )
     return {name: _unpack_array(name, array) for name, array in record.items()}
 
 
 def _unpack_array(name: str, array: Array) -> NDArray[Any]:
     # NumPy's own loader would evaluate a foreign header and believe one that promises terabytes. Only the header that
     # np.save writes is accepted, and it is held against the bytes that are really there before anything is allocated.
-    header = _NPY_HEADER.match(array.data)
+    header = _NPY_HEADER.match(array.data, 0, _LONGEST_HEADER)
     if header is None or header.end() != 10 + int.from_bytes(array.data[8:10], "little"):
         raise WireError(f"array {name!r} is not readable: it must be C-ordered .npy of {', '.join(_DTYPES.values())}")
     dtype = np.dtype(_DTYPES[header["dtype"]])
@@ -305,9 +311,11 @@ def _unpack_array(name: str, array: Array) -> NDArray[Any]:
     offset, count = header.end(), math.prod(shape)
     if len(array.data) - offset != count * dtype.itemsize:
         raise WireError(f"array {name!r} is truncated: {len(array.data) - offset} bytes for {dtype} of shape {shape}")
-    if count == 0:
-        return np.empty(shape, dtype)
-    return np.frombuffer(array.data, dtype, count, offset).reshape(shape)
+    try:
+        flat = np.frombuffer(array.data, dtype, count, offset) if count else np.empty(0, dtype)
+        return flat.reshape(shape)
+    except ValueError as error:
+        raise WireError(f"array {name!r} has an impossible shape {shape}: {error}") from None
 
 
 # --- scalars ---------------------------------------------------------------------------------------------------
@@ -326,7 +334,15 @@ def _scalars(content: RecordDict, key: str, kind: type[ConfigRecord] | type[Metr
 def _raise_refusal(content: RecordDict) -> None:
     refusal = content.get("refusal")
     if isinstance(refusal, ConfigRecord):
-        raise Refused(str(refusal.get("reason", "no reason given"))[:_MAX_REASON])
+        raise WireError(plain_text(refusal.get("reason", "no reason given")))
+
+
+def _check_size(content: RecordDict, limit_mb: int) -> None:
+    total = size(content)
+    if total > limit_mb * _MEGABYTE:
+        raise WireError(
+            f"{total / _MEGABYTE:.1f} MB of arrays, at most {limit_mb} MB are allowed (round.max_message_mb)"
+        )
 
 
 def _check_version(record: _Scalars) -> None:
@@ -344,13 +360,14 @@ def _text(record: _Scalars, key: str) -> str:
 
 def _count(record: _Scalars, key: str, at_least: int = 0) -> int:
     value = record.get(key)
-    if type(value) is not int or not at_least <= value < 2**40:
+    if type(value) is not int or not at_least <= value < 2**31:
         raise WireError(f"{key} must be a whole number ≥ {at_least}, not {value!r}")
     return value
 
 
-def _number(record: _Scalars, key: str) -> float:
+def _number(record: _Scalars, key: str, at_most: float = 1e15) -> float:
+    # Bounded, because sums of foreign numbers must not overflow.
     value = record.get(key)
-    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise WireError(f"{key} must be a finite number, not {value!r}")
+    if type(value) not in (int, float) or not 0 <= value <= at_most:  # type: ignore[operator]
+        raise WireError(f"{key} must be a number from 0 to {at_most:g}, not {value!r}")
     return float(value)  # type: ignore[arg-type]

@@ -35,20 +35,11 @@ class _Limits:
     exponent: int | None
 
 
-def screen(reference: Mapping[str, NDArray[Any]], state: Mapping[str, NDArray[Any]], samples: int) -> None:
-    """Raise `RejectedUpdate` unless `state` can be an update of the model `reference` made from `samples` samples.
-
-    Names, shapes and dtypes must be those of the reference, values finite and not blown up: below 2**16 times the
-    largest magnitude in the same tensor of the reference, or 2**16 if that is more.
-    """
-    _screen(_limits(reference), state, samples)
-
-
 class GroupAverage:
     """The mean of one group's updates weighted by their samples, sum(n_i w_i) / sum(n_i), the same bits in any order.
 
     It holds one int64 sum per weight, from the first update on. A term is off by at most half a unit in the
-    last place, 2**-s with s = 62 - bits(capacity) - R and R the exponent of the tensor's limit (see `screen`).
+    last place, 2**-s with s = 62 - bits(capacity) - R and R the exponent of the tensor's limit (see `_screen`).
 
     Parameters
     ----------

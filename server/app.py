@@ -26,7 +26,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Entry point of `flwr run`: the settings are Flower's run config."""
     # Only our own lines: Flower sends this process's log over HTTP, and a line per request would feed on itself.
-    logging.getLogger("coterie").addHandler(logging.StreamHandler())
+    logger = logging.getLogger("coterie")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(logging.StreamHandler())
     config = parse(context.run_config)
     conduct(grid, config, run_listeners(config))
 

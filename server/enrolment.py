@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Iterator
 
 from flwr.app import Message, RecordDict
 
@@ -13,6 +14,8 @@ from server.events import Audience, ReplyAccepted, SiteLeftOut, StageStarted
 from server.grid import StreamingGrid
 from server.methods import Method
 from server.roster import Roster, common_dimension
+
+_MOST_FAILURES = 3
 
 
 class Enrolment:
@@ -34,7 +37,9 @@ class Enrolment:
         self._roster = roster
         self._audience = audience
         self._class_count = len(agreed_classes(config.data))
+        # Nodes that are not asked again: what they said was wrong, or they failed too often.
         self._turned_away: set[int] = set()
+        self._failures: Counter[int] = Counter()
 
     def strangers(self, grid: StreamingGrid) -> list[int]:
         """Connected nodes that have not been asked yet."""
@@ -51,24 +56,32 @@ class Enrolment:
         self._audience.tell(StageStarted("enrol", round_number, len(nodes)))
         found: dict[str, tuple[wire.Introduction, int]] = {}
         silent = set(nodes)
-        for reply in grid.send_and_receive(self._questions(nodes, round_number)):
+        # Once training has begun, all other sites wait meanwhile: a silent newcomer is tried again next round.
+        limits = self._config.round
+        timeout = limits.deadline if round_number == 0 else min(limits.deadline, limits.start_timeout)
+        for reply in grid.send_and_receive(self._questions(nodes, round_number), timeout=timeout):
             node = grid.node_of(reply)
             silent.discard(node)
+            if reply.has_error():
+                self._put_off(node, round_number, failure_of(reply))
+                continue
             try:
                 introduction = self._read(reply)
-                self._check_name(introduction.card.name, found.keys(), grid)
             except wire.WireError as error:
                 self._turn_away(node, round_number, str(error))
                 continue
-            found[introduction.card.name] = (introduction, node)
+            name = introduction.card.name
+            if name in found or self._is_connected(name, grid):
+                # Perhaps the same site, restarted, whose old node is not yet known to be gone.
+                self._put_off(node, round_number, f"another connected site is called {name!r}: each needs its own name")
+                continue
+            found[name] = (introduction, node)
             received = wire.size(reply.content)
             self._audience.tell(
                 ReplyAccepted("enrol", round_number, introduction.card.name, 0, received, introduction.seconds)
             )
         for node in sorted(silent):
-            self._turn_away(
-                node, round_number, f"no answer within {self._config.round.deadline:.0f} s (round.deadline)"
-            )
+            self._put_off(node, round_number, f"no answer within {timeout:.0f} s")
         return self._of_one_dimension(found, round_number)
 
     def _questions(self, nodes: list[int], round_number: int) -> Iterator[Message]:
@@ -78,23 +91,23 @@ class Enrolment:
 
     def _read(self, reply: Message) -> wire.Introduction:
         return wire.unpack_introduction(
-            content_of(reply),
+            reply.content,
             classes=self._class_count,
             with_signature=self._method.fingerprint is not None,
             limit_mb=self._config.round.max_message_mb,
         )
 
-    def _check_name(self, name: str, taken: Collection[str], grid: StreamingGrid) -> None:
-        held = name in self._roster and self._roster[name].node_id in set(grid.get_node_ids())
-        if held or name in taken:
-            raise wire.WireError(f"another connected site is called {name!r} too: give each its own `site` name")
+    def _is_connected(self, name: str, grid: StreamingGrid) -> bool:
+        return name in self._roster and self._roster[name].node_id in set(grid.get_node_ids())
 
     def _of_one_dimension(
         self, found: dict[str, tuple[wire.Introduction, int]], round_number: int
     ) -> list[tuple[wire.Introduction, int]]:
         """Turn away sites whose embeddings are of another length than the others'."""
+        # Those who are in set the rule; only at the beginning does the majority.
         signatures = {member.name: member.signature for member in self._roster.members if member.signature is not None}
-        signatures |= {name: one.signature for name, (one, _) in found.items() if one.signature is not None}
+        if not signatures:
+            signatures = {name: one.signature for name, (one, _) in found.items() if one.signature is not None}
         dimension = common_dimension(signatures) if signatures else 0
         accepted = []
         for name in sorted(found):
@@ -111,13 +124,25 @@ class Enrolment:
                 )
         return accepted
 
+    def _put_off(self, node: int, round_number: int, reason: str) -> None:
+        """Leave a node out for now; it is asked again next round, a few times."""
+        self._failures[node] += 1
+        if self._failures[node] >= _MOST_FAILURES:
+            self._turned_away.add(node)
+        self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
+
     def _turn_away(self, node: int, round_number: int, reason: str) -> None:
         self._turned_away.add(node)
         self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
 
 
+def failure_of(reply: Message) -> str:
+    """The reason Flower gives for a failure."""
+    return f"error {reply.error.code}: {wire.plain_text(reply.error.reason or 'no reason given')}"
+
+
 def content_of(reply: Message) -> RecordDict:
     """The content of a reply, or a `WireError` with the reason Flower gives for the failure."""
     if reply.has_error():
-        raise wire.WireError(f"error {reply.error.code}: {reply.error.reason or 'no reason given'}")
+        raise wire.WireError(failure_of(reply))
     return reply.content

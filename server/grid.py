@@ -86,6 +86,10 @@ class StreamingGrid(Grid):
                 return nodes
             self._pause(0.1)
 
+    def was_asked(self, node_id: int) -> bool:
+        """Whether the last stage got as far as sending this node its message."""
+        return node_id in self._asked.values()
+
     def node_of(self, reply: Message) -> int:
         """Return the node that was asked the question `reply` answers."""
         return self._asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
@@ -112,12 +116,13 @@ class StreamingGrid(Grid):
                         self._asked[message_id] = node
             if exhausted and not outstanding:
                 return
-            arrived = list(self._grid.pull_messages(sorted(outstanding)))
-            outstanding.difference_update(reply.metadata.reply_to_message_id for reply in arrived)
-            pause = _FIRST_PAUSE if arrived else min(pause * 1.5, _LONGEST_PAUSE)
-            while arrived:
-                # Popped, so that this list does not keep a reply alive after the strategy is done with it.
-                yield arrived.pop()
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            for message_id in sorted(outstanding):
+                # One id at a time: a Grid fetches everything that is ready for the ids it is given.
+                for reply in self._grid.pull_messages([message_id]):
+                    outstanding.discard(message_id)
+                    pause = _FIRST_PAUSE
+                    yield reply
             if time.monotonic() >= end:
                 return
             if outstanding:

@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Strategy
 
 from common import wire
 from common.classes import agreed_classes
-from common.config import Config
+from common.config import Config, SettingsError
 from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
 from common.models import State
 from common.randomness import generator
@@ -47,7 +47,7 @@ _log = logging.getLogger("coterie")
 _GROWTH = 2
 
 
-class NoSites(RuntimeError):
+class NoSites(SettingsError):
     """Nobody is left to train with."""
 
 
@@ -209,6 +209,9 @@ class ClusteredStrategy(Strategy):
                 evaluation = wire.unpack_evaluation(
                     content_of(reply), classes=self._class_count, limit_mb=self._config.round.max_message_mb
                 )
+                count = int(evaluation.statistics.confusion.sum())
+                if not 0 < count <= _GROWTH * member.card.test_samples:
+                    raise wire.WireError(f"evaluates {count} samples after declaring {member.card.test_samples}")
             except wire.WireError as error:
                 self._leave_out(member, str(error))
                 continue
@@ -219,12 +222,11 @@ class ClusteredStrategy(Strategy):
             counts = replace(evaluation.statistics, loss_sum=0.0)
             pooled[member.group] = pool([pooled[member.group], counts]) if member.group in pooled else counts
         self._report_silent()
-        if not pooled:
-            _log.warning("round %d: no site returned an evaluation", server_round)
-            return None
         groups = {g: replace(pooled[g], loss_sum=math.fsum(losses[g])) for g in sorted(pooled)}
-        everything = pool(list(groups.values()))
-        overall = summarise(everything)
+        # A round in which nobody could be tested is told all the same: its models are trained.
+        overall = (
+            summarise(pool(list(groups.values()))) if groups else Metrics(math.nan, math.nan, math.nan, math.nan, 0)
+        )
         mean, worst = site_spread([sites[name].accuracy for name in sorted(sites)])
         self._audience.tell(
             RoundFinished(
@@ -341,9 +343,11 @@ class ClusteredStrategy(Strategy):
     def _report_silent(self) -> None:
         assert self._book is not None
         for name in sorted(self._book.waiting):
-            self._leave_out(
-                self._book.waiting[name], f"no reply within {self._config.round.deadline:.0f} s (round.deadline)"
-            )
+            member = self._book.waiting[name]
+            if isinstance(self._grid, StreamingGrid) and not self._grid.was_asked(member.node_id):
+                self._leave_out(member, "its message could not be sent in time (round.deadline, round.in_flight)")
+            else:
+                self._leave_out(member, f"no reply within {self._config.round.deadline:.0f} s (round.deadline)")
 
     def _streaming(self, grid: Grid) -> StreamingGrid:
         if isinstance(grid, StreamingGrid):

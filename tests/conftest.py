@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 from common.config import Config, parse
+
+# Times on a busy machine are noise, and the same examples every time make a failure reproducible.
+hypothesis.settings.register_profile("coterie", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("coterie")
 
 
 @pytest.fixture(autouse=True)

@@ -166,7 +166,7 @@ def test_ctrl_c_leaves_a_valid_run_directory_and_no_process(home: Path) -> None:
         wait_until(lambda: (out / "metrics.csv").exists() and "\n2,overall" in (out / "metrics.csv").read_text())
         # What a terminal does: the whole foreground group gets the signal.
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=60) == 130
         wait_until(lambda: not marked(mark), seconds=30)
     finally:
         for pid in marked(mark):

@@ -28,7 +28,7 @@ def run(
         None if groups is None else np.array(groups),
         np.array(hints if hints is not None else [-1] * len(labels), np.int8),
         fraction,
-        np.random.default_rng(seed),
+        np.random.default_rng(seed).random(len(labels)),
     )
 
 

@@ -353,6 +353,60 @@ class TestComingsAndGoings:
         assert 203 in {m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "train"}
         assert not record.of(SitePlaced)
 
+    def test_a_site_that_restarts_before_its_old_node_is_known_to_be_gone_gets_back_in(
+        self, small_config: MakeConfig
+    ) -> None:
+        grid = LoopbackGrid(6)
+
+        class Replug:
+            def hear(self, event: Event) -> None:
+                if isinstance(event, RoundFinished) and event.round_number == 1:
+                    grid.connect(203, 3)
+                if isinstance(event, RoundFinished) and event.round_number == 2:
+                    grid.disconnect(103)
+
+        record = Record()
+        conduct(grid, small_config(method="fedavg", rounds=3), [record, Replug()])
+        assert "'003'" in record.reasons["enrol", "node 203"]
+        trained = [m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "train"]
+        assert trained[-6:].count(203) == 1
+
+    def test_a_site_that_failed_to_introduce_itself_is_asked_again(self, small_config: MakeConfig) -> None:
+        failures: list[int] = []
+
+        def once(index: int, request: Message, reply: Message) -> Message:
+            if index == 2 and request.metadata.message_type == "query.hello" and not failures:
+                failures.append(index)
+                return failed(request, reply)
+            return reply
+
+        record, _ = run(small_config(method="fedavg", rounds=3), fault=once)
+        assert "node unavailable" in record.reasons["enrol", "node 102"]
+        assert "002" in record.of(RoundFinished)[-1].sites
+
+    def test_newcomers_do_not_outvote_the_members(self, small_config: MakeConfig) -> None:
+        def shorten(index: int, request: Message, reply: Message) -> Message:
+            if index >= 2 and request.metadata.message_type == "query.signature":
+                arrays = wire.unpack_arrays(reply.content["signature"])
+                short = np.ascontiguousarray(arrays["prototypes"][:, :7])
+                reply.content["signature"] = wire.pack_arrays(arrays | {"prototypes": short})
+            return reply
+
+        grid = LoopbackGrid(6, fault=shorten)
+        for node in range(102, 106):
+            grid.disconnect(node)
+
+        class LetIn:
+            def hear(self, event: Event) -> None:
+                if isinstance(event, RoundFinished) and event.round_number == 1:
+                    for index in range(2, 6):
+                        grid.connect(100 + index, index)
+
+        record = Record()
+        conduct(grid, small_config(sites=2), [record, LetIn()])
+        assert all("7 dimensions" in record.reasons["enrol", f"node {node}"] for node in range(102, 106))
+        assert record.of(RunEnded)[0].outcome == "finished"
+
     def test_two_sites_with_one_name_are_not_mixed_up(self, small_config: MakeConfig) -> None:
         grid = LoopbackGrid(6)
         grid.connect(300, 2)
@@ -362,6 +416,49 @@ class TestComingsAndGoings:
         assert len(refused) == 1
         assert "'002'" in refused[0]
         assert len(record.of(GroupsFormed)[0].sites) == 6
+
+
+def test_a_round_nobody_can_test_still_leaves_its_models(small_config: MakeConfig, tmp_path: Path) -> None:
+    def all_fail(index: int, request: Message, reply: Message) -> Message:
+        return failed(request, reply) if request.metadata.message_type == "evaluate" else reply
+
+    path = run_to_disk(small_config(method="fedavg", rounds=2), tmp_path / "run", fault=all_fail)
+    assert (path / "models" / "group-0.safetensors").exists()
+    summary = json.loads((path / "summary.json").read_text())
+    assert (summary["rounds"], summary["final"]["accuracy"], summary["best"]) == (2, None, None)
+
+
+def test_an_empty_evaluation_is_left_out(small_config: MakeConfig, tmp_path: Path) -> None:
+    def emptied(request: Message, reply: Message) -> Message:
+        arrays = wire.unpack_arrays(reply.content["statistics"])
+        reply.content["statistics"] = wire.pack_arrays({name: np.zeros_like(array) for name, array in arrays.items()})
+        return reply
+
+    path = run_to_disk(small_config(method="fedavg", rounds=1), tmp_path / "run", fault=on("evaluate", 1, emptied))
+    assert json.loads((path / "summary.json").read_text())["mean_site_accuracy"] > 0
+    rows = [row for row in csv.DictReader((path / "metrics.csv").open()) if row["scope"] == "site"]
+    assert "001" not in {row["name"] for row in rows}
+
+
+def test_what_goes_wrong_with_a_sites_own_data_stays_in_its_log(tmp_path: Path, small_config: MakeConfig) -> None:
+    from flwr.app import Context, RecordDict
+
+    from client.app import app
+
+    LoopbackGrid(1)
+    (tmp_path / "data" / "DOE-JOHN-1956").mkdir(parents=True)
+    config = small_config(data__classes="a,b", data__source="folder")
+    request = Message(wire.pack_task(wire.Task(config.for_site(), 0, 1)), 7, "query.hello")
+    context = Context(
+        run_id=1, node_id=7, node_config={"data-path": str(tmp_path / "data")}, state=RecordDict(), run_config={}
+    )
+    request.metadata.__dict__["_message_id"] = "m"
+    reply = app(request, context)
+    with pytest.raises(wire.WireError) as caught:
+        wire.unpack_introduction(reply.content, classes=2, with_signature=False, limit_mb=1)
+    assert "the site's own log says more" in str(caught.value)
+    assert "DOE" not in str(reply.content)
+    assert str(tmp_path) not in str(reply.content)
 
 
 def test_an_interrupted_run_leaves_a_valid_directory(small_config: MakeConfig, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_same_seed_same_bits(model: str) -> None:
 
 def test_training_is_torch_sgd_on_the_same_batches() -> None:
     images, labels = samples(20)
-    settings = TrainSettings(lr=0.05, batch_size=8, epochs=2, weight_decay=0.01)
+    settings = TrainSettings(lr=0.05, momentum=0.9, batch_size=8, epochs=2, weight_decay=0.01)
     expected = build("lenet5", classes=2, image_size=8, seed=0)
     optimizer = torch.optim.SGD(expected.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     losses = []

@@ -119,6 +119,9 @@ def replace_arrays(**arrays: np.ndarray) -> Callable[[RecordDict], None]:
         (set_config("class_counts", [2, 4, -1, 0]), "class counts"),
         (set_config("class_counts", [1, 1, 1, 1]), "sum to 4"),
         (set_config("seconds", float("nan")), "seconds"),
+        (set_config("train_samples", 2**40), "train_samples"),
+        (set_config("class_counts", [3, 2, 0, 0]), "not those of the class counts"),
+        (replace_arrays(classes=np.array([1, -(2**63)])), "increasing"),
         (lambda content: content.pop("site"), "no 'site' record"),
         (lambda content: content.pop("signature"), "no signature"),
         (replace_arrays(classes=np.array([0, 9])), "class 9"),
@@ -173,7 +176,7 @@ def test_statistics_must_add_up() -> None:
 
 
 def test_refusals_carry_the_reason() -> None:
-    with pytest.raises(wire.Refused, match="no usable data"):
+    with pytest.raises(wire.WireError, match="no usable data"):
         wire.unpack_update(wire.pack_refusal("no usable data"), limit_mb=1)
 
 
@@ -210,6 +213,25 @@ def test_foreign_bytes_are_never_trusted(data: bytes) -> None:
         wire.unpack_arrays(raw(data))
 
 
+def with_shape(shape: str, data: bytes = b"") -> bytes:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+@given(st.text("0123456789, x", max_size=90))
+def test_any_shape_is_read_or_refused_in_no_time(shape: str) -> None:
+    with contextlib.suppress(wire.WireError):
+        assert wire.unpack_arrays(raw(with_shape(shape, bytes(4))))["a"].nbytes in (0, 4)
+
+
+@pytest.mark.parametrize(
+    "shape", ["1" * 72 + "x", "1, " * 60 + "x", "0, 999999999999999999, 999999999999999999", "1 2"]
+)
+def test_hostile_shapes_are_refused_at_once(shape: str) -> None:
+    with pytest.raises(wire.WireError):
+        wire.unpack_arrays(raw(with_shape(shape)))
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_end_in_a_wire_error(data: bytes) -> None:
     with pytest.raises(wire.WireError):
@@ -229,6 +251,26 @@ def test_bad_settings_from_a_server_are_refused() -> None:
     content["task"] = ConfigRecord(dict(content.config_records["task"]) | {"settings": '{"nonsense": 1}'})
     with pytest.raises(wire.WireError, match="not valid here"):
         wire.unpack_task(content)
+
+
+def test_the_size_limit_counts_every_record() -> None:
+    content = update()
+    content["ballast"] = wire.pack_arrays({"x": np.zeros(1_100_000, np.uint8)})
+    with pytest.raises(wire.WireError, match="at most 1 MB"):
+        wire.unpack_update(content, limit_mb=1)
+
+
+def test_foreign_text_cannot_command_a_terminal() -> None:
+    with pytest.raises(wire.WireError) as caught:
+        wire.unpack_update(wire.pack_refusal("x\n\x1b[2Jfinished"), limit_mb=1)
+    assert str(caught.value).isprintable()
+
+
+def test_losses_are_bounded() -> None:
+    content = update()
+    content.metric_records["training"]["loss"] = 1e308
+    with pytest.raises(wire.WireError, match="loss"):
+        wire.unpack_update(content, limit_mb=1)
 
 
 def test_size_counts_array_bytes() -> None:

@@ -77,6 +77,8 @@ class Samples(ABC):
         """Decode one sample to uint8[size, size, channels], or raise `Undecodable`."""
         try:
             return square(self.original(position), size, channels)
+        except MemoryError:
+            raise  # of this machine at this moment, not of the file
         except Exception as error:
             # Pillow's decoders fail on damaged files with nearly any exception, so none can be listed here. Those of
             # the operating system carry a number, those of a decoder do not.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +18,7 @@ from client.data.split import split
 from client.identity import Identity, cache_folder
 from common.classes import agreed_classes
 from common.config import DataSettings, PartitionSettings, SettingsError, SiteSettings
-from common.randomness import generator
+from common.randomness import derive_seed
 
 _SHOWN_REASONS = 5
 
@@ -50,8 +49,6 @@ class SiteData:
         Sorted positions in `samples`.
     faults
         What the source has but nobody can use.
-    digest
-        Identity of the site's images, labels and split. (`samples.digest` is that of the source's images alone.)
     """
 
     name: str
@@ -60,7 +57,6 @@ class SiteData:
     train: NDArray[np.int64]
     test: NDArray[np.int64]
     faults: tuple[Fault, ...]
-    digest: str
     _pixels: NDArray[np.uint8] = field(repr=False)
 
     def train_images(self) -> NDArray[np.uint8]:
@@ -104,6 +100,10 @@ def load_site(identity: Identity, settings: SiteSettings) -> SiteData:
         share = _usable(decoded, len(samples))
     elif identity.partition is not None:
         index, count = identity.partition
+        if not 0 <= index < count:
+            raise SettingsError(
+                f"partition-id = {index} in the node config must lie in 0..{count - 1} (num-partitions)"
+            )
         samples, decoded = _open_common(data, cache)
         share = _shares(data, cache, settings.partition, settings.seed, count)[index]
     else:
@@ -123,7 +123,7 @@ def load_site(identity: Identity, settings: SiteSettings) -> SiteData:
         None if samples.groups is None else samples.groups[share],
         samples.splits[share],
         data.test_fraction,
-        generator(settings.seed, "split", identity.name),
+        _lots(samples, share, settings.seed, identity.name),
     )
     train, test = share[train], share[test]
     return SiteData(
@@ -133,7 +133,6 @@ def load_site(identity: Identity, settings: SiteSettings) -> SiteData:
         train=train,
         test=test,
         faults=faults,
-        digest=_digest(samples, train, test),
         _pixels=decoded.pixels,
     )
 
@@ -164,8 +163,6 @@ def _usable(decoded: Decoded, count: int) -> NDArray[np.int64]:
     return np.setdiff1d(np.arange(count, dtype=np.int64), np.fromiter(decoded.failures, np.int64))
 
 
-def _digest(samples: Samples, train: NDArray[np.int64], test: NDArray[np.int64]) -> str:
-    digest = hashlib.sha256(samples.digest.encode())
-    for array in (train, samples.labels[train], test, samples.labels[test]):
-        digest.update(len(array).to_bytes(8, "big") + array.tobytes())
-    return digest.hexdigest()
+def _lots(samples: Samples, share: NDArray[np.int64], seed: int, site: str) -> NDArray[np.float64]:
+    """Draw a number for each sample that depends on its name alone, so that new samples do not move old ones."""
+    return np.array([derive_seed(seed, f"split {samples.name(int(row))}", site) for row in share], np.float64)

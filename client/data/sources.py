@@ -53,7 +53,7 @@ def _locate(data: DataSettings, path: Path | None) -> tuple[str, Path]:
     if path is not None:
         place, setting = path, "data-path in the node config of this site"
     elif data.path:
-        place, setting = Path(data.path), "data.path"
+        place, setting = Path(data.path).expanduser(), "data.path"
     else:
         raise SettingsError(f"data.path is empty: data.source = {data.source!r} needs to know where the data are")
     if not place.exists():

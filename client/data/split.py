@@ -16,7 +16,7 @@ def split(
     groups: NDArray[np.str_] | None,
     hints: NDArray[np.int8],
     fraction: float,
-    rng: np.random.Generator,
+    lots: NDArray[np.float64],
 ) -> tuple[Index, Index]:
     """Return the sorted positions of the training and of the test samples.
 
@@ -32,8 +32,9 @@ def split(
     hints : int8[n]
     fraction
         Share of test samples, in (0, 1).
-    rng
-        Chooses the samples; the same generator state gives the same split.
+    lots : float64[n]
+        A number drawn for each sample; the lowest of a class are held out. If a sample keeps its lot, it keeps its
+        side when others are added, but for the few at the border.
     """
     test = hints == TEST
     if test.any():
@@ -43,7 +44,7 @@ def split(
         if not test.all():
             return np.flatnonzero(~test), np.flatnonzero(test)
     quotas = _quotas(labels, fraction)
-    test = _by_class(labels, quotas, rng) if groups is None else _by_group(labels, groups, quotas, rng)
+    test = _by_class(labels, quotas, lots) if groups is None else _by_group(labels, groups, quotas, lots)
     return np.flatnonzero(~test), np.flatnonzero(test)
 
 
@@ -70,15 +71,16 @@ def _quotas(labels: NDArray[np.int64], fraction: float) -> Index:
     return quotas
 
 
-def _by_class(labels: NDArray[np.int64], quotas: Index, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _by_class(labels: NDArray[np.int64], quotas: Index, lots: NDArray[np.float64]) -> NDArray[np.bool_]:
     test = np.zeros(len(labels), np.bool_)
     for label, quota in zip(np.unique(labels), quotas, strict=True):
-        test[rng.permutation(np.flatnonzero(labels == label))[:quota]] = True
+        members = np.flatnonzero(labels == label)
+        test[members[np.argsort(lots[members], kind="stable")[:quota]]] = True
     return test
 
 
 def _by_group(
-    labels: NDArray[np.int64], groups: NDArray[np.str_], quotas: Index, rng: np.random.Generator
+    labels: NDArray[np.int64], groups: NDArray[np.str_], quotas: Index, lots: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
     """Greedily take whole groups, large ones first, as long as each brings the class counts nearer to the quotas."""
     _, classes = np.unique(labels, return_inverse=True)
@@ -87,8 +89,9 @@ def _by_group(
     np.add.at(counts, (members, classes), 1)
     if len(counts) < 2:
         return np.zeros(len(labels), np.bool_)
-    order = rng.permutation(len(counts))
-    order = order[np.argsort(-counts[order].sum(axis=1), kind="stable")]
+    drawn = np.full(len(counts), np.inf)
+    np.minimum.at(drawn, members, lots)
+    order = np.lexsort((drawn, -counts.sum(axis=1)))
     taken: list[int] = []
     held = np.zeros_like(quotas)
     for group in order:

@@ -212,8 +212,8 @@ def _grouping(event: GroupsFormed) -> str:
     text = f"{len(event.labels)} sites in {len(sizes)} groups"
     if len(sizes) <= _SHOWN_GROUPS:
         text += " of " + ", ".join(str(sizes[group]) for group in sorted(sizes))
-    if event.k_scores is not None and event.cv is not None:
-        text += f"; K chosen by silhouette {event.k_scores.get(len(sizes), 0.0):.2f} (CV {event.cv:.2f})"
+    if event.k_scores is not None and len(sizes) in event.k_scores:
+        text += f"; K chosen by silhouette {event.k_scores[len(sizes)]:.2f} (CV {event.cv:.2f})"
     return text
 
 

@@ -19,6 +19,7 @@ from server.events import (
     SitePlaced,
     StageStarted,
 )
+from server.run_directory import finite
 
 
 class Summary:
@@ -31,7 +32,7 @@ class Summary:
         self._best: dict[str, float | int | None] | None = None
         self._last: dict[str, float | int | None] | None = None
         self._best_accuracy = -1.0
-        self._spread: tuple[float, float] | None = None
+        self._spread: tuple[float | None, float | None] = (None, None)
         self._left_out = 0
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._started = self._stage_started = time.perf_counter()
@@ -53,7 +54,7 @@ class Summary:
             case RoundFinished():
                 # Only figures are kept: an event holds every group's model.
                 self._last = _figures(event.round_number, event.overall)
-                self._spread = (event.mean_site_accuracy, event.worst_tenth_accuracy)
+                self._spread = (finite(event.mean_site_accuracy), finite(event.worst_tenth_accuracy))
                 self._labels = event.labels
                 if event.overall.accuracy > self._best_accuracy:
                     self._best, self._best_accuracy = self._last, event.overall.accuracy
@@ -79,8 +80,8 @@ class Summary:
             "labels": dict(sorted(self._labels.items())),
             "best": self._best,
             "final": self._last,
-            "mean_site_accuracy": self._spread[0] if self._spread else None,
-            "worst_tenth_accuracy": self._spread[1] if self._spread else None,
+            "mean_site_accuracy": self._spread[0],
+            "worst_tenth_accuracy": self._spread[1],
             "moves": [],
             "left_out": self._left_out,
             "seconds": seconds,
@@ -91,7 +92,7 @@ class Summary:
 def _figures(round_number: int, metrics: Metrics) -> dict[str, float | int | None]:
     return {
         "round": round_number,
-        "accuracy": run_directory.finite(metrics.accuracy),
-        "macro_f1": run_directory.finite(metrics.macro_f1),
-        "auc": run_directory.finite(metrics.auc),
+        "accuracy": finite(metrics.accuracy),
+        "macro_f1": finite(metrics.macro_f1),
+        "auc": finite(metrics.auc),
     }
