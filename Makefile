@@ -20,7 +20,7 @@ demo: setup  ## FMCL against FedAvg and Local on 20 simulated sites, about 3 min
 	$(BIN)/coterie demo
 
 test: setup  ## all tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 lint: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .
