@@ -63,6 +63,7 @@ class Enrolment:
             node = grid.node_of(reply)
             silent.discard(node)
             if reply.has_error():
+                self._failures[node] += 1
                 self._put_off(node, round_number, failure_of(reply))
                 continue
             try:
@@ -81,6 +82,7 @@ class Enrolment:
                 ReplyAccepted("enrol", round_number, introduction.card.name, 0, received, introduction.seconds)
             )
         for node in sorted(silent):
+            self._failures[node] += 1
             self._put_off(node, round_number, f"no answer within {timeout:.0f} s")
         return self._of_one_dimension(found, round_number)
 
@@ -125,8 +127,7 @@ class Enrolment:
         return accepted
 
     def _put_off(self, node: int, round_number: int, reason: str) -> None:
-        """Leave a node out for now; it is asked again next round, a few times."""
-        self._failures[node] += 1
+        """Leave a node out for now; it is asked again next round, unless it has failed too often."""
         if self._failures[node] >= _MOST_FAILURES:
             self._turned_away.add(node)
         self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.signature import Signature
-from common.wire import SiteCard
+from common.wire import Introduction, SiteCard
 
 
 @dataclass
@@ -62,11 +62,11 @@ class Roster:
         self._members[member.name] = member
         self._by_node[member.node_id] = member
 
-    def move(self, name: str, node_id: int, card: SiteCard) -> None:
-        """A member came back on another node, perhaps with other data."""
+    def move(self, name: str, node_id: int, introduction: Introduction) -> None:
+        """A member came back on another node, perhaps with other data; it keeps its group."""
         member = self._members[name]
         self._by_node.pop(member.node_id, None)
-        member.node_id, member.card = node_id, card
+        member.node_id, member.card, member.signature = node_id, introduction.card, introduction.signature
         self._by_node[node_id] = member
 
     def groups(self) -> dict[int, list[Member]]:

@@ -141,7 +141,7 @@ class ClusteredStrategy(Strategy):
         for introduction, node in self._enrolment.introduce(grid, strangers, round_number):
             name = introduction.card.name
             if name in self._roster:
-                self._roster.move(name, node, introduction.card)
+                self._roster.move(name, node, introduction)
                 self._audience.tell(SiteEnrolled(introduction.card, late=True))
                 continue
             distance = None
@@ -287,7 +287,7 @@ class ClusteredStrategy(Strategy):
         return [member for member in members if member.card.test_samples]
 
     def _replies(self, replies: Iterable[Message]) -> Iterator[tuple[Member, Message]]:
-        """Match replies to the members that were asked; error replies are booked here."""
+        """Match replies to the members that were asked; a reply nobody asked for is dropped."""
         assert self._book is not None
         for reply in replies:
             node = self._grid.node_of(reply) if isinstance(self._grid, StreamingGrid) else reply.metadata.src_node_id
