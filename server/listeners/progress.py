@@ -209,8 +209,8 @@ def _incident(event: SiteLeftOut) -> str:
 
 def _grouping(event: GroupsFormed) -> str:
     sizes = Counter(event.labels)
-    text = f"{len(event.labels)} sites in {len(sizes)} groups"
-    if len(sizes) <= _SHOWN_GROUPS:
+    text = f"{len(event.labels)} sites in {len(sizes)} group{'s' if len(sizes) > 1 else ''}"
+    if 1 < len(sizes) <= _SHOWN_GROUPS:
         text += " of " + ", ".join(str(sizes[group]) for group in sorted(sizes))
     if event.k_scores is not None and len(sizes) in event.k_scores:
         text += f"; K chosen by silhouette {event.k_scores[len(sizes)]:.2f} (CV {event.cv:.2f})"
