@@ -15,6 +15,8 @@ from client.objectives import Objective
 from common.config import TrainSettings
 from common.metrics import EvaluationStatistics, from_scores
 
+_TORCH_MOMENTUM = 0.1
+
 
 class TrainingDiverged(RuntimeError):
     """The loss or the scores stopped being finite numbers."""
@@ -74,6 +76,7 @@ def train(
     rate = learning_rate(settings, round_number, rounds)
     _to_device(model, device)
     model.train()
+    _prepare_batch_norm(model, settings.batch_norm)
     # As uint8 a site's images fit the device where floats would not, and a batch is converted in next to no time.
     pixels, targets = _tensor(images).to(device), _tensor(labels).to(device)
     optimizer = torch.optim.SGD(
@@ -128,6 +131,22 @@ def evaluate(
     log_probabilities = functional.log_softmax(logits, dim=1)
     losses = functional.nll_loss(log_probabilities, _tensor(labels), reduction="none")
     return from_scores(log_probabilities.exp().numpy(), labels, losses.numpy())
+
+
+def _prepare_batch_norm(model: nn.Module, statistics: str) -> None:
+    """Choose how batch norm keeps the statistics it is tested with.
+
+    A site takes a handful of steps a round, after which torch's moving average still stands nine tenths on the weights
+    of rounds ago, and the averaged model is tested with statistics that are not its own. The plain mean over this
+    round's batches costs nothing more and belongs to the weights that are sent.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            if statistics == "round":
+                module.reset_running_stats()
+                module.momentum = None
+            else:
+                module.momentum = _TORCH_MOMENTUM
 
 
 def normalise(pixels: Tensor) -> Tensor:

@@ -110,6 +110,10 @@ class TrainSettings(Section):
     schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over the rounds")
     epochs: int = Field(1, ge=1, description="local epochs per round")
     batch_size: int = Field(32, ge=2, description="samples per step")
+    batch_norm: Literal["round", "running"] = Field(
+        "round",
+        description="statistics a site sends: of this round's batches, or torch's moving average, which lags behind",
+    )
     fraction: float = Field(1.0, gt=0, le=1, description="share of a group's sites that train in a round; at least one")
     threads: int = Field(
         0, ge=0, description="CPU threads per site; 0: one in a simulation, all cores at a site of its own"

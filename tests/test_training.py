@@ -59,6 +59,31 @@ def test_same_seed_same_bits(model: str) -> None:
     assert not same(first, other)
 
 
+def test_batch_norm_keeps_the_statistics_of_this_rounds_batches() -> None:
+    images, labels = samples(20)
+    model = build("resnet9", classes=2, image_size=8, seed=0)
+    first = next(module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d))
+    seen = []
+    first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].mean(dim=(0, 2, 3))))
+    for _ in range(2):
+        seen.clear()
+        settings = TrainSettings(lr=0.05, batch_size=8)
+        train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU, objective=plain)
+        assert len(seen) == 3
+        torch.testing.assert_close(first.running_mean, torch.stack(seen).mean(dim=0))
+
+
+def test_batch_norm_can_keep_torchs_moving_average() -> None:
+    images, labels = samples(8)
+    model = build("resnet9", classes=2, image_size=8, seed=0)
+    first = next(module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d))
+    seen = []
+    first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].mean(dim=(0, 2, 3))))
+    settings = TrainSettings(lr=0.05, batch_size=8, batch_norm="running")
+    train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU, objective=plain)
+    torch.testing.assert_close(first.running_mean, 0.1 * seen[0])
+
+
 def test_training_is_torch_sgd_on_the_same_batches() -> None:
     images, labels = samples(20)
     settings = TrainSettings(lr=0.05, momentum=0.9, batch_size=8, epochs=2, weight_decay=0.01)
