@@ -24,6 +24,9 @@ def run(options: argparse.Namespace) -> int:
     config = read_config(options)
     if options.out:
         config = config.model_copy(update={"out": str(Path(options.out).absolute())})
+    from cli.preflight import prepare
+
+    config = prepare(config)
     print(f"starting {config.sites} simulated sites …", file=sys.stderr, flush=True)
     from cli.simulation import simulate
 

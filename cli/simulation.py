@@ -25,14 +25,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from cli.preflight import prepare
 from client.app import app as client_app
-from client.data import discover_classes, load_site
-from client.identity import Identity
 from common.config import Config
 from server.app import conduct
 from server.events import Event, Listener, RunEnded
 from server.listeners import run_listeners
-from server.methods import get_method
 
 
 class _Outcome:
@@ -48,10 +46,7 @@ class _Outcome:
 
 def simulate(config: Config, *, jobs: int = 0) -> str:
     """Run `config` with simulated sites and return "finished", "interrupted" or "failed"."""
-    get_method(config.method)
-    config = with_classes(config)
-    # Whatever is wrong with the data is said now, in this process, not by every site in turn.
-    load_site(Identity("000", None, (0, config.sites), None), config.for_site())
+    config = prepare(config)
     outcome = _Outcome()
     listeners: list[Listener] = [*run_listeners(config), outcome]
     stop = threading.Event()
@@ -69,14 +64,6 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
             if not stop.is_set():
                 raise
     return outcome.value
-
-
-def with_classes(config: Config) -> Config:
-    """Fill in the class list that all sites of a simulation can see."""
-    data = config.data
-    if data.classes:
-        return config
-    return config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})
 
 
 def run_engine(server_app: ServerApp, app: ClientApp, sites: int, jobs: int = 0) -> None:

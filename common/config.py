@@ -146,7 +146,7 @@ class SiteSettings(Section):
 class Config(SiteSettings):
     """All settings of a run."""
 
-    method: str = Field("fmcl", pattern=r"^[a-z0-9\-]+$", description="how sites are grouped and trained")
+    method: str = Field("fmcl", description="how sites are grouped and trained")
     rounds: int = Field(20, ge=0, description="training rounds; 0: stop after grouping")
     sites: int = Field(20, ge=1, description="sites to simulate, or to wait for in a deployment")
     out: str = Field("", description="run directory (absolute for flwr run); empty: runs/<time>-<method>-seed<seed>")

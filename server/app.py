@@ -30,6 +30,7 @@ def main(grid: Grid, context: Context) -> None:
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())
     config = parse(context.run_config)
+    get_method(config.method)
     conduct(grid, config, run_listeners(config))
 
 

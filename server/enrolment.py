@@ -40,6 +40,7 @@ class Enrolment:
         # Nodes that are not asked again: what they said was wrong, or they failed too often.
         self._turned_away: set[int] = set()
         self._failures: Counter[int] = Counter()
+        self._reasons: Counter[str] = Counter()
 
     def strangers(self, grid: StreamingGrid) -> list[int]:
         """Connected nodes that have not been asked yet."""
@@ -48,6 +49,10 @@ class Enrolment:
             for node in sorted(grid.get_node_ids())
             if self._roster.at_node(node) is None and node not in self._turned_away
         ]
+
+    def why_nobody(self) -> str:
+        """The reasons for which nodes were left out, the most frequent first."""
+        return "; ".join(f"{count} × {reason}" for reason, count in self._reasons.most_common(3))
 
     def introduce(
         self, grid: StreamingGrid, nodes: list[int], round_number: int
@@ -128,11 +133,13 @@ class Enrolment:
 
     def _put_off(self, node: int, round_number: int, reason: str) -> None:
         """Leave a node out for now; it is asked again next round, unless it has failed too often."""
+        self._reasons[reason] += 1
         if self._failures[node] >= _MOST_FAILURES:
             self._turned_away.add(node)
         self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
 
     def _turn_away(self, node: int, round_number: int, reason: str) -> None:
+        self._reasons[reason] += 1
         self._turned_away.add(node)
         self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
 

@@ -111,7 +111,7 @@ class ClusteredStrategy(Strategy):
             self._roster.add(Member(introduction.card, node_id, introduction.signature))
             self._audience.tell(SiteEnrolled(introduction.card, late=False))
         if not len(self._roster):
-            raise NoSites("no site can take part; the log names each one with the reason")
+            raise NoSites(f"no site can take part: {self._enrolment.why_nobody()}")
         members = self._roster.members
         distance = None
         if self._method.distance is not None:
