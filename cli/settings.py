@@ -29,7 +29,11 @@ def run(options: argparse.Namespace) -> int:
         print(as_toml(config))
         return 0
     console = Console()
-    table = Table("setting", "value" if options.config else "default", "allowed", "meaning", box=None)
+    table = Table(box=None)
+    table.add_column("setting", no_wrap=True)
+    table.add_column("value" if options.config else "default", overflow="fold", max_width=24)
+    table.add_column("allowed", max_width=30)
+    table.add_column("meaning")
     values = flat_values(config)
     for key, field in fields():
         takes = f"one of {', '.join(METHODS)}" if key == "method" else allowed(field)

@@ -212,8 +212,14 @@ def _grouping(event: GroupsFormed) -> str:
     text = f"{len(event.labels)} sites in {len(sizes)} group{'s' if len(sizes) > 1 else ''}"
     if 1 < len(sizes) <= _SHOWN_GROUPS:
         text += " of " + ", ".join(str(sizes[group]) for group in sorted(sizes))
-    if event.k_scores is not None and len(sizes) in event.k_scores:
-        text += f"; K chosen by silhouette {event.k_scores[len(sizes)]:.2f} (CV {event.cv:.2f})"
+    if event.k_scores is None:
+        return text
+    if event.cv == 0:
+        return f"{text}; all distances are equal"
+    if len(sizes) in event.k_scores:
+        return f"{text}; K chosen by silhouette {event.k_scores[len(sizes)]:.2f} (CV {event.cv:.2f})"
+    window = event.k_window or ()
+    text += f"; no K of {window[0]} to {window[-1]} stands out (CV {event.cv:.2f}), the best silhouette of all decides"
     return text
 
 
