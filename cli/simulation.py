@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,6 @@ os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
-import ray
 import torch
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -32,16 +32,21 @@ from server.app import conduct
 from server.events import Event, Listener, RunEnded
 from server.listeners import run_listeners
 
+_PATIENCE = 60.0  # seconds for the listeners to finish their files after Ctrl-C
+_ORDERLY_END = 2.0  # seconds for the engine to stop by itself after that
+
 
 class _Outcome:
     """Hears how the run ended."""
 
     def __init__(self) -> None:
         self.value = "failed"
+        self.known = threading.Event()
 
     def hear(self, event: Event) -> None:
         if isinstance(event, RunEnded):
             self.value = event.outcome
+            self.known.set()
 
 
 def simulate(config: Config, *, jobs: int = 0) -> str:
@@ -56,7 +61,7 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
     def main(grid: Grid, context: Context) -> None:
         conduct(grid, config, listeners, stop)
 
-    with _interruptible(stop):
+    with _interruptible(stop, outcome.known):
         try:
             run_engine(server_app, client_app, config.sites, jobs)
         except Exception:
@@ -80,8 +85,15 @@ def run_engine(server_app: ServerApp, app: ClientApp, sites: int, jobs: int = 0)
 
 
 @contextmanager
-def _interruptible(stop: threading.Event) -> Iterator[None]:
-    """Let Ctrl-C end the run in good order; a second Ctrl-C ends the process."""
+def _interruptible(stop: threading.Event, ended: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C end the run in good order; a second Ctrl-C ends the process at once."""
+
+    def leave() -> None:
+        # Once the run directory is complete, sites in the middle of an epoch are not waited for: the engine would.
+        ended.wait(_PATIENCE)
+        time.sleep(_ORDERLY_END)
+        _kill_descendants()
+        os._exit(130)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
@@ -89,8 +101,7 @@ def _interruptible(stop: threading.Event) -> Iterator[None]:
             os._exit(130)
         stop.set()
         logging.getLogger("flwr").setLevel(logging.CRITICAL)
-        # Sites in the middle of an epoch are not waited for.
-        threading.Timer(1.0, ray.shutdown).start()
+        threading.Thread(target=leave, daemon=True).start()
 
     previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
