@@ -29,6 +29,7 @@ def register(jobs: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the three methods and print the table."""
     print("starting 20 simulated sites …", file=sys.stderr, flush=True)
+    from cli.preflight import prepare
     from cli.simulation import simulate
     from server.methods import METHODS as REGISTRY
     from server.run_directory import SUMMARY
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     table = Table("method", "groups", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth", "seconds")
     for method in METHODS:
         config = load(CONFIG, {"method": method, "seed": options.seed, "out": str(out / method)})
-        if (outcome := simulate(config)) != "finished":
+        if (outcome := simulate(prepare(config))) != "finished":
             return EXIT_CODES[outcome]
         summary = json.loads((out / method / SUMMARY).read_text(encoding="utf-8"))
         final = summary["final"]

@@ -25,7 +25,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from cli.preflight import prepare
 from client.app import app as client_app
 from common.config import Config
 from server.app import conduct
@@ -50,8 +49,7 @@ class _Outcome:
 
 
 def simulate(config: Config, *, jobs: int = 0) -> str:
-    """Run `config` with simulated sites and return "finished", "interrupted" or "failed"."""
-    config = prepare(config)
+    """Run a config from `cli.preflight` with simulated sites; return "finished", "interrupted" or "failed"."""
     outcome = _Outcome()
     listeners: list[Listener] = [*run_listeners(config), outcome]
     stop = threading.Event()

@@ -115,3 +115,10 @@ def test_waiting_for_nodes_ends_with_those_that_came() -> None:
 
 def test_nothing_to_send_is_nothing_to_wait_for() -> None:
     assert list(StreamingGrid(LoopbackGrid(1), deadline=60).send_and_receive(iter(()))) == []
+
+
+def test_a_node_whose_message_was_never_sent_is_told_from_a_silent_one() -> None:
+    grid = StreamingGrid(ScriptedGrid(2, silent=frozenset({100})), deadline=0.2, in_flight=1)
+    assert list(grid.send_and_receive(messages([100, 101]))) == []
+    assert grid.was_asked(100)
+    assert not grid.was_asked(101)
