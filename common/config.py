@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from common.drift import DriftEvent, InvalidScenario, Scenario, check_scenario, read_scenario, write_scenario
+
 FlatValue = bool | int | float | str
 
 
@@ -54,6 +56,7 @@ class DataSettings(Section):
     image_size: int = Field(32, ge=8, le=1024, description="side in pixels of the square images the model trains on")
     channels: Literal[1, 3] = Field(3, description="1: grey, 3: RGB; images are converted")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="share of a site's samples held out for testing")
+    watch: bool = Field(False, description="a site reads its own data anew in every round, because they may change")
 
 
 class PartitionSettings(Section):
@@ -115,6 +118,7 @@ class TrainSettings(Section):
         description="statistics a site sends: of this round's batches, or torch's moving average, which lags behind",
     )
     fraction: float = Field(1.0, gt=0, le=1, description="share of a group's sites that train in a round; at least one")
+    warm_up: int = Field(5, ge=1, description="method fedcm: local epochs whose path groups the sites")
     threads: int = Field(
         0, ge=0, description="CPU threads per site; 0: one in a simulation, all cores at a site of its own"
     )
@@ -130,6 +134,25 @@ class RoundSettings(Section):
     max_message_mb: int = Field(1024, ge=1, description="a reply larger than this is refused")
 
 
+class MigrationSettings(Section):
+    """When a site whose data changed moves to another group."""
+
+    rule: Literal["auto", "off", "guarded", "fedcm"] = Field(
+        "auto", description="auto: as the method has it (off for fmcl, guarded for fedcm); fedcm: the published rule"
+    )
+    tau: float = Field(
+        0.0, ge=-1, le=1, description="a site is an outlier if its cosine with its group's direction is below"
+    )
+    norm_ratio: float = Field(
+        3.0, ge=1, description="guarded: a suspect's update is so many times its peers' or its own usual one"
+    )
+    patience: int = Field(2, ge=1, description="guarded: rounds in a row in which a site must be an outlier")
+    dwell: int = Field(3, ge=0, description="guarded: rounds a site rests after a move or a false alarm")
+    fit: float = Field(
+        0.1, ge=-1, le=1, description="guarded, where sites send no signature: least cosine with the group moved to"
+    )
+
+
 class SiteSettings(Section):
     """What a site must know of a run. It travels in every message, because Flower's run config is not always there."""
 
@@ -141,6 +164,7 @@ class SiteSettings(Section):
     partition: PartitionSettings = PartitionSettings()
     encoder: EncoderSettings = EncoderSettings()
     train: TrainSettings = TrainSettings()
+    drift: Scenario = Field((), description="drift scenario of a simulation: a TOML file (see configs/drift)")
 
 
 class Config(SiteSettings):
@@ -151,6 +175,7 @@ class Config(SiteSettings):
     sites: int = Field(20, ge=1, description="sites to simulate, or to wait for in a deployment")
     out: str = Field("", description="run directory (absolute for flwr run); empty: runs/<time>-<method>-seed<seed>")
     cluster: ClusterSettings = ClusterSettings()
+    migration: MigrationSettings = MigrationSettings()
     round: RoundSettings = RoundSettings()
 
     def for_site(self) -> SiteSettings:
@@ -179,6 +204,11 @@ class Config(SiteSettings):
             )
         if len(set(self.data.classes)) != len(self.data.classes):
             raise ValueError(f"data.classes = {', '.join(self.data.classes)} names a class twice")
+        for number, event in enumerate(self.drift, start=1):
+            if 0 < self.rounds < event.first_round(self.rounds):
+                raise ValueError(
+                    f"drift event {number}: at = {event.at} is after the last round (rounds = {self.rounds})"
+                )
         if self.data.source == "torchvision" and not self.data.name:
             raise ValueError(f"data.name must be one of {', '.join(_allowed_names())} when data.source = 'torchvision'")
         if self.encoder.weights and not self.encoder.name.startswith("timm:"):
@@ -215,10 +245,8 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def flat_values(config: Config) -> dict[str, FlatValue]:
     """Return the configuration as Flower run config: flat keys, scalar values."""
-    return {
-        key: ",".join(value) if isinstance(value, tuple | list) else value
-        for key, value in flatten(config.model_dump()).items()
-    }
+    flat = flatten(config.model_dump()) | {"drift": write_scenario(config.drift)}
+    return {key: ",".join(value) if isinstance(value, tuple | list) else value for key, value in flat.items()}
 
 
 def parse(values: Mapping[str, Any]) -> Config:
@@ -228,6 +256,13 @@ def parse(values: Mapping[str, Any]) -> Config:
     for key, value in flat.items():
         if key not in known:
             raise SettingsError(_unknown(key, value, list(known)))
+    if "drift" in flat:
+        scenario = flat["drift"]
+        try:
+            # Only here, where a run is set up: a site is told the events and never reads a file it is told of.
+            flat["drift"] = read_scenario(scenario) if isinstance(scenario, str) else check_scenario(scenario)
+        except InvalidScenario as error:
+            raise SettingsError(str(error)) from None
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         section, _, name = key.rpartition(".")
@@ -268,6 +303,8 @@ def parse_override(text: str) -> tuple[str, FlatValue]:
 def allowed(field: FieldInfo) -> str:
     """Say in words which values a setting takes."""
     annotation = field.annotation
+    if annotation == tuple[DriftEvent, ...]:
+        return "a file, or its content as JSON"
     if choices := [choice for choice in get_args(annotation) if isinstance(choice, str | int)]:
         return "one of " + ", ".join(repr(choice) if choice == "" else str(choice) for choice in choices)
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(
@@ -285,6 +322,8 @@ def allowed(field: FieldInfo) -> str:
 
 
 def _unknown(key: str, value: object, known: list[str]) -> str:
+    if key.startswith("drift."):
+        return f"unknown setting {key} = {value!r}; a drift event is a table with two brackets: [[drift]]"
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if not near:
         # Someone who forgot or mistook the section still got the last part right.

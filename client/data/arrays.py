@@ -91,7 +91,7 @@ def npz_classes(path: Path) -> tuple[str, ...]:
     labels = _labels(_load(path), path)
     if labels.dtype.kind == "U":
         return tuple(sorted(set(labels.tolist())))
-    return tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
+    return tuple(str(label) for label in range(int(labels.max()) + 1 if len(labels) else 0))
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:

@@ -47,33 +47,71 @@ class Decoded:
     failures: Mapping[int, Failure]
 
 
-def decode(samples: Samples, size: int, channels: int, cache: Path) -> Decoded:
-    """Return all samples at size by size pixels, from `cache` if an earlier call left them there."""
+def decode(samples: Samples, size: int, channels: int, cache: Path, source: Path | None = None) -> Decoded:
+    """Return all samples at size by size pixels, from `cache` if an earlier call left them there.
+
+    If `source` names what the samples were read from, only its latest state is kept: images that an earlier state had
+    already are copied and not decoded again, and then that state is removed. Whoever has it open may go on reading.
+    """
     shape = (len(samples), size, size, channels)
     if len(samples) == 0:
         return Decoded(np.empty(shape, np.uint8), {})
-    key = hashlib.sha256(f"{samples.digest} {size} {channels} {_FORMAT}".encode()).hexdigest()[:32]
     folder = cache / "decoded"
-    path = folder / f"{key}.npy"
+    state = _key(samples.digest, size, channels)
+    # The lock is that of the source, which stays, and not that of a state: who waited for the lock of a removed state
+    # would not be alone.
+    family = state if source is None else _key(str(source.absolute()), size, channels)
+    path = folder / (f"{state}.npy" if source is None else f"{family}.{state}.npy")
     if (kept := _read(path, shape)) and not _recovered(samples, kept, size, channels):
         return kept
     try:
         # Decoded patients' images are nobody else's business, so the folder is closed to other users.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with exclusive(path.with_suffix(".lock")):
+        with exclusive(folder / f"{family}.lock"):
             # Another process may have done the work while this one waited for the lock.
             if (kept := _read(path, shape)) and not _recovered(samples, kept, size, channels):
                 return kept
-            _write(path, samples, shape)
+            _write(path, samples, shape, {} if source is None else _known(folder, family, shape))
+            if source is not None:
+                _supersede(path, samples, folder, family)
+            # Still under the lock: another process may see another state of the source and remove this one.
+            fresh = _read(path, shape)
     except OSError as error:
         raise SettingsError(
             f"cannot keep decoded images in {folder}: {error.strerror or error}; make room or name another folder "
             "(`cache` in the node config of a site, or in the configuration of a simulation)"
         ) from error
-    fresh = _read(path, shape)
     if fresh is None:
         raise SettingsError(f"decoded images in {folder} cannot be read back: is the disk failing?")
     return fresh
+
+
+def _key(identity: str, size: int, channels: int) -> str:
+    return hashlib.sha256(f"{identity} {size} {channels} {_FORMAT}".encode()).hexdigest()[:32]
+
+
+def _known(folder: Path, family: str, shape: tuple[int, ...]) -> dict[str, NDArray[np.uint8]]:
+    """Return the pixels of every image that earlier states of a source had, by its stamp."""
+    known: dict[str, NDArray[np.uint8]] = {}
+    for path in folder.glob(f"{family}.*.npy"):
+        try:
+            stamps = path.with_suffix(".stamps").read_text(encoding="ascii").splitlines()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if earlier := _read(path, (len(stamps), *shape[1:])):
+            known |= {
+                stamp: earlier.pixels[row] for row, stamp in enumerate(stamps) if stamp and row not in earlier.failures
+            }
+    return known
+
+
+def _supersede(path: Path, samples: Samples, folder: Path, family: str) -> None:
+    """Note whose pixels these are, and remove every other state of the source and what a killed process left behind."""
+    stamps = [samples.stamp(position) for position in range(len(samples))]
+    path.with_suffix(".stamps").write_text("\n".join(stamps), encoding="ascii")
+    for file in folder.glob(f"{family}.*"):
+        if file.name != f"{family}.lock" and not file.name.startswith(f"{path.stem}."):
+            file.unlink(missing_ok=True)
 
 
 def _recovered(samples: Samples, kept: Decoded, size: int, channels: int) -> bool:
@@ -94,16 +132,19 @@ def _read(path: Path, shape: tuple[int, ...]) -> Decoded | None:
     return Decoded(pixels, failures) if fits and all(0 <= at < shape[0] for at in failures) else None
 
 
-def _write(path: Path, samples: Samples, shape: tuple[int, ...]) -> None:
-    """Decode into `path` and its .json, each complete or not there at all."""
+def _write(path: Path, samples: Samples, shape: tuple[int, ...], known: Mapping[str, NDArray[np.uint8]]) -> None:
+    """Decode what is not `known` by its stamp into `path` and its .json, each complete or not there at all."""
     count, size, _, channels = shape
     black = bytes(size * size * channels)
     failures: list[tuple[int, str, bool]] = []
+    stamps = [samples.stamp(position) for position in range(count)]
+    outcomes = samples.attempts([row for row, stamp in enumerate(stamps) if stamp not in known], size, channels)
     part = path.with_suffix(".npy.part")
     # Written in order instead of through a memory map: a full disk is then an error and not a SIGBUS.
     with part.open("wb") as handle:
         np.lib.format.write_array_header_1_0(handle, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        for position, outcome in enumerate(samples.attempts(range(count), size, channels)):
+        for position, stamp in enumerate(stamps):
+            outcome = known[stamp] if stamp in known else next(outcomes)
             if isinstance(outcome, Undecodable):
                 failures.append((position, outcome.reason, outcome.temporary))
             handle.write(black if isinstance(outcome, Undecodable) else outcome.tobytes())

@@ -151,14 +151,18 @@ def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> File
     usable: list[_Entry] = []
     # With the root, because equal names, sizes and times do occur at two sites of one machine, as in images built
     # with all times set to zero, and one must never see the other's pixels.
-    digest = hashlib.sha256(str(root.resolve()).encode())
+    place = str(root.resolve())
+    digest = hashlib.sha256(place.encode())
+    stamps: list[str] = []
     for entry in sorted(entries, key=lambda entry: entry.name):
         size, time, reason = _inspect(entry.path)
         if reason:
             faults.append(Fault(entry.name, reason))
             continue
         usable.append(entry)
-        digest.update(f"\x1e{entry.name}\x1f{size}\x1f{time}".encode())
+        mark = f"\x1e{entry.name}\x1f{size}\x1f{time}"
+        digest.update(mark.encode())
+        stamps.append(hashlib.sha256(f"{place}{mark}".encode()).hexdigest()[:32])
     groups = [entry.group for entry in usable if entry.group is not None]
     return FileSamples(
         labels=np.array([entry.label for entry in usable], np.int64),
@@ -168,6 +172,7 @@ def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> File
         faults=tuple(faults),
         paths=tuple(entry.path for entry in usable),
         names=tuple(entry.name for entry in usable),
+        stamps=tuple(stamps),
     )
 
 

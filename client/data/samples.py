@@ -73,6 +73,10 @@ class Samples(ABC):
     def original(self, position: int) -> Image.Image:
         """Return the sample at its own resolution, in mode L or RGB."""
 
+    def stamp(self, position: int) -> str:
+        """Return what stays the same as long as the sample's pixels do, or nothing if that is not known."""
+        return ""
+
     def image(self, position: int, size: int, channels: int) -> NDArray[np.uint8]:
         """Decode one sample to uint8[size, size, channels], or raise `Undecodable`."""
         try:
@@ -111,13 +115,17 @@ class Samples(ABC):
 
 @dataclass(frozen=True, eq=False)
 class FileSamples(Samples):
-    """Image files; `names[i]` is how the source calls `paths[i]`."""
+    """Image files; `names[i]` is how the source calls `paths[i]`, `stamps[i]` changes whenever that file does."""
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]
+    stamps: tuple[str, ...]
 
     def name(self, position: int) -> str:
         return self.names[position]
+
+    def stamp(self, position: int) -> str:
+        return self.stamps[position]
 
     def original(self, position: int) -> Image.Image:
         with Image.open(self.paths[position], formats=_FORMATS) as image:

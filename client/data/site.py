@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache as once
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client.data.alterations import Alteration, altered, altered_samples
 from client.data.decoded import Decoded, decode
+from client.data.drift import DriftPlan, plan_drift
 from client.data.partition import partition
 from client.data.samples import Fault, Samples
 from client.data.sources import open_source
@@ -18,7 +22,12 @@ from client.data.split import split
 from client.identity import Identity, cache_folder
 from common.classes import agreed_classes
 from common.config import DataSettings, PartitionSettings, SettingsError, SiteSettings
+from common.drift import DriftEvent
 from common.randomness import derive_seed
+
+_log = logging.getLogger("coterie")
+
+Index = NDArray[np.int64]
 
 _SHOWN_REASONS = 5
 
@@ -44,7 +53,7 @@ class SiteData:
     classes
         The agreed class list.
     samples
-        The whole source; in a simulation other sites hold the rest of it.
+        The whole source, as this site sees it; in a simulation other sites hold the rest of it.
     train, test : int64
         Sorted positions in `samples`.
     faults
@@ -58,14 +67,15 @@ class SiteData:
     test: NDArray[np.int64]
     faults: tuple[Fault, ...]
     _pixels: NDArray[np.uint8] = field(repr=False)
+    _alterations: tuple[Alteration, ...] = field(default=(), repr=False)
 
     def train_images(self) -> NDArray[np.uint8]:
         """Return uint8[n, size, size, channels] at the training resolution."""
-        return np.asarray(self._pixels[self.train])
+        return altered(np.asarray(self._pixels[self.train]), self.train, self._alterations)
 
     def test_images(self) -> NDArray[np.uint8]:
         """Return uint8[n, size, size, channels] at the training resolution."""
-        return np.asarray(self._pixels[self.test])
+        return altered(np.asarray(self._pixels[self.test]), self.test, self._alterations)
 
     @property
     def train_labels(self) -> NDArray[np.int64]:
@@ -83,8 +93,18 @@ class SiteData:
         return np.bincount(self.train_labels, minlength=len(self.classes)).astype(np.int64)
 
 
-def load_site(identity: Identity, settings: SiteSettings) -> SiteData:
+def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0, rounds: int = 0) -> SiteData:
     """Open a site's own data, or its share of the common data set in a simulation.
+
+    Parameters
+    ----------
+    identity
+        Of the site.
+    settings
+        Of the run.
+    round_number, rounds
+        Where the run is and how long it will be: a drift scenario changes what simulated sites hold. Round 0 is
+        before any drift.
 
     Raises
     ------
@@ -93,53 +113,94 @@ def load_site(identity: Identity, settings: SiteSettings) -> SiteData:
     NoUsableData
         If nothing is left to train on.
     """
-    data, cache = settings.data, cache_folder(identity, settings.cache)
+    cache = cache_folder(identity, settings.cache)
     if identity.data_path is not None:
-        # Not kept in memory: the operator may add images at any time.
-        samples, decoded = _open(data, identity.data_path, cache)
-        share = _usable(decoded, len(samples))
-    elif identity.partition is not None:
-        index, count = identity.partition
-        if not 0 <= index < count:
-            raise SettingsError(
-                f"partition-id = {index} in the node config must lie in 0..{count - 1} (num-partitions)"
-            )
-        samples, decoded = _open_common(data, cache)
-        share = _shares(data, cache, settings.partition, settings.seed, count)[index]
-    else:
+        return _load_own(identity.name, identity.data_path, settings, cache)
+    if identity.partition is None:
         # A path named by the server must never be opened on a site's disk.
         raise SettingsError(f"site {identity.name} has no data: set data-path in the node config of its SuperNode")
-    faults = samples.faults + tuple(
-        Fault(samples.name(position), failure.reason) for position, failure in decoded.failures.items()
+    index, count = identity.partition
+    if not 0 <= index < count:
+        raise SettingsError(f"partition-id = {index} in the node config must lie in 0..{count - 1} (num-partitions)")
+    return _load_share(
+        identity.name,
+        index,
+        _Deal(settings.data, cache, settings.partition, settings.seed, count),
+        settings.drift,
+        round_number,
+        rounds,
     )
-    if identity.data_path is None and identity.partition is not None and identity.partition[0] > 0:
-        # One common data set, one report of what is wrong with it.
-        faults = ()
+
+
+# --- a site with data of its own -------------------------------------------------------------------------------
+
+
+def _load_own(name: str, path: Path, settings: SiteSettings, cache: Path) -> SiteData:
+    if settings.drift:
+        _say_that_drift_is_simulated_only(name)
+    if settings.data.watch:
+        return _read_own(name, path, settings.data, settings.seed, cache)[0]
+    loaded, complete = _kept_own(name, path, settings.data, settings.seed, cache)
+    if not complete:
+        # What a failing disk hid may be there next time.
+        _kept_own.cache_clear()
+    return loaded
+
+
+def _read_own(name: str, path: Path, data: DataSettings, seed: int, cache: Path) -> tuple[SiteData, bool]:
+    """Return a site's own data, and whether all that is there could be read from the disk."""
+    samples, decoded = _open(data, path, cache)
+    faults = _faults(samples, decoded)
+    share = _usable(decoded, len(samples))
     if len(share) == 0:
-        reasons = [f"{fault.name} {fault.reason}" for fault in faults]
-        raise NoUsableData(identity.name, reasons or [f"no images found in {identity.data_path}"])
-    train, test = split(
-        samples.labels[share],
-        None if samples.groups is None else samples.groups[share],
-        samples.splits[share],
-        data.test_fraction,
-        _lots(samples, share, settings.seed, identity.name),
-    )
-    train, test = share[train], share[test]
+        raise NoUsableData(name, [f"{fault.name} {fault.reason}" for fault in faults] or [f"no images found in {path}"])
+    train, test = _split(samples, share, data.test_fraction, seed, name)
+    loaded = SiteData(name, agreed_classes(data), samples, train, test, faults, decoded.pixels)
+    return loaded, not any(failure.temporary for failure in decoded.failures.values())
+
+
+_kept_own = lru_cache(maxsize=4)(_read_own)
+
+
+@once
+def _say_that_drift_is_simulated_only(name: str) -> None:
+    _log.warning("site %s has data of its own: the drift scenario of this run does not apply to it", name)
+
+
+# --- simulated sites -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Deal:
+    """Everything that decides which simulated site gets what before any drift."""
+
+    data: DataSettings
+    cache: Path
+    partition: PartitionSettings
+    seed: int
+    count: int
+
+
+def _load_share(
+    name: str, index: int, deal: _Deal, scenario: tuple[DriftEvent, ...], round_number: int, rounds: int
+) -> SiteData:
+    samples, decoded = _open_common(deal.data, deal.cache)
+    train, test = _part(deal, index)
+    alterations: tuple[Alteration, ...] = ()
+    if scenario:
+        holding = _plan(deal, scenario, rounds).holding(index, round_number)
+        train, test, alterations = holding.train, holding.test, holding.alterations
     return SiteData(
-        name=identity.name,
-        classes=agreed_classes(data),
-        samples=samples,
+        name=name,
+        classes=agreed_classes(deal.data),
+        samples=altered_samples(samples, alterations),
         train=train,
         test=test,
-        faults=faults,
+        # One common data set, one report of what is wrong with it.
+        faults=_faults(samples, decoded) if index == 0 else (),
         _pixels=decoded.pixels,
+        _alterations=alterations,
     )
-
-
-def _open(data: DataSettings, path: Path | None, cache: Path) -> tuple[Samples, Decoded]:
-    samples = open_source(data, path, agreed_classes(data), cache)
-    return samples, decode(samples, data.image_size, data.channels, cache)
 
 
 @lru_cache(maxsize=2)
@@ -149,20 +210,58 @@ def _open_common(data: DataSettings, cache: Path) -> tuple[Samples, Decoded]:
 
 
 @lru_cache(maxsize=2)
-def _shares(
-    data: DataSettings, cache: Path, settings: PartitionSettings, seed: int, count: int
-) -> list[NDArray[np.int64]]:
+def _shares(deal: _Deal) -> list[Index]:
     """Deal out what could be decoded, as positions in the common data set."""
-    samples, decoded = _open_common(data, cache)
+    samples, decoded = _open_common(deal.data, deal.cache)
     usable = _usable(decoded, len(samples))
     groups = None if samples.groups is None else samples.groups[usable]
-    return [usable[share] for share in partition(samples.labels[usable], groups, count, settings, seed)]
+    return [usable[share] for share in partition(samples.labels[usable], groups, deal.count, deal.partition, deal.seed)]
 
 
-def _usable(decoded: Decoded, count: int) -> NDArray[np.int64]:
+@lru_cache(maxsize=1024)
+def _part(deal: _Deal, index: int) -> tuple[Index, Index]:
+    """Return the training and the test samples of a simulated site before any drift.
+
+    By its number and not by its name: under drift, others must know which of its samples are for testing.
+    """
+    samples, _ = _open_common(deal.data, deal.cache)
+    return _split(samples, _shares(deal)[index], deal.data.test_fraction, deal.seed, f"{index:03d}")
+
+
+@lru_cache(maxsize=2)
+def _plan(deal: _Deal, scenario: tuple[DriftEvent, ...], rounds: int) -> DriftPlan:
+    samples, _ = _open_common(deal.data, deal.cache)
+    return plan_drift(
+        scenario,
+        seed=deal.seed,
+        rounds=rounds,
+        labels=samples.labels,
+        classes=agreed_classes(deal.data),
+        parts=[_part(deal, index) for index in range(deal.count)],
+    )
+
+
+# --- both ------------------------------------------------------------------------------------------------------
+
+
+def _open(data: DataSettings, path: Path | None, cache: Path) -> tuple[Samples, Decoded]:
+    samples = open_source(data, path, agreed_classes(data), cache)
+    return samples, decode(samples, data.image_size, data.channels, cache, path)
+
+
+def _faults(samples: Samples, decoded: Decoded) -> tuple[Fault, ...]:
+    return samples.faults + tuple(
+        Fault(samples.name(position), failure.reason) for position, failure in decoded.failures.items()
+    )
+
+
+def _usable(decoded: Decoded, count: int) -> Index:
     return np.setdiff1d(np.arange(count, dtype=np.int64), np.fromiter(decoded.failures, np.int64))
 
 
-def _lots(samples: Samples, share: NDArray[np.int64], seed: int, site: str) -> NDArray[np.float64]:
-    """Draw a number for each sample that depends on its name alone, so that new samples do not move old ones."""
-    return np.array([derive_seed(seed, f"split {samples.name(int(row))}", site) for row in share], np.float64)
+def _split(samples: Samples, share: Index, fraction: float, seed: int, site: str) -> tuple[Index, Index]:
+    """Split the positions in `share` by lots that depend on a sample's name alone: new samples do not move old ones."""
+    lots = np.array([derive_seed(seed, f"split {samples.name(int(row))}", site) for row in share], np.float64)
+    groups = None if samples.groups is None else samples.groups[share]
+    train, test = split(samples.labels[share], groups, samples.splits[share], fraction, lots)
+    return share[train], share[test]
