@@ -20,7 +20,8 @@ from torch import nn
 from client.data import NoUsableData, SiteData, load_site
 from client.embeddings import embeddings
 from client.encoder import EncoderError, load_encoder
-from client.fingerprints import signature as fingerprint
+from client.fingerprints.path import head_path
+from client.fingerprints.signature import signature as class_prototypes
 from client.identity import Identity, cache_folder, identify
 from client.objectives import OBJECTIVES
 from client.training import TrainingDiverged, default_device, evaluate, train
@@ -48,7 +49,8 @@ def _reply(message: Message, context: Context, answer: Answer) -> Message:
     try:
         task = wire.unpack_task(message.content)
         _limit_threads(task.settings, identity)
-        content = answer(message, task, identity, load_site(identity, task.settings))
+        site = load_site(identity, task.settings, task.round_number, task.rounds)
+        content = answer(message, task, identity, site)
     except Exception as error:
         # Not left to Flower, whose error reply would carry the text of any exception.
         _log.exception("this request cannot be served")
@@ -133,7 +135,21 @@ def _signature(message: Message, task: wire.Task, identity: Identity, site: Site
         cache_folder(identity, settings.cache),
         settings.encoder.batch_size,
     )
-    described = fingerprint.signature(rows, site.train_labels)
+    described = class_prototypes(rows, site.train_labels)
+    return wire.pack_introduction(wire.Introduction(_card(site, identity), described, time.perf_counter() - start))
+
+
+def _path(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    described = head_path(
+        _received_model(message, task.settings),
+        site.train_images(),
+        site.train_labels,
+        task.settings.train,
+        seed=task.settings.seed,
+        site=site.name,
+        device=default_device(),
+    )
     return wire.pack_introduction(wire.Introduction(_card(site, identity), described, time.perf_counter() - start))
 
 
@@ -179,6 +195,12 @@ def hello(message: Message, context: Context) -> Message:
 def signature(message: Message, context: Context) -> Message:
     """Compute one mean embedding per class with the frozen encoder."""
     return _reply(message, context, _signature)
+
+
+@app.query("path")
+def path(message: Message, context: Context) -> Message:
+    """Warm up on the site's own data and record how the head moves."""
+    return _reply(message, context, _path)
 
 
 @app.train()

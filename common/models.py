@@ -59,9 +59,9 @@ def build(
     return model
 
 
-def head_parameters(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of the state's entries that are the classification head: weight and bias."""
-    return tuple(name for name in model.state_dict() if name.startswith("head."))
+def flat_head(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Return a copy of the classification head's parameters, weight then bias, as one float64 vector."""
+    return np.concatenate([state[name].ravel() for name in state if name.startswith("head.")], dtype=np.float64)
 
 
 def get_state(model: nn.Module) -> State:

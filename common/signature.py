@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ class Signature:
     shares : float64[C]
         Share of each class among the site's training samples (w in the paper); sums to 1.
     """
+
+    kind: ClassVar[str] = "signature"
+    agreement: ClassVar[str] = "the same encoder and weights"
 
     classes: NDArray[np.int64]
     prototypes: NDArray[np.float32]
@@ -60,3 +64,8 @@ class Signature:
     def dimension(self) -> int:
         """Length d of an embedding."""
         return int(self.prototypes.shape[1])
+
+    @property
+    def form(self) -> str:
+        """What must be alike for two signatures to be compared, in words."""
+        return f"embeddings of {self.dimension} dimensions"

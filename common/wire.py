@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from common.config import SiteSettings
+from common.fingerprint import Fingerprint
+from common.head_path import HeadPath, InvalidHeadPath
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
 from common.models import State
 from common.signature import InvalidSignature, Signature
@@ -66,10 +68,10 @@ class SiteCard:
 
 @dataclass(frozen=True)
 class Introduction:
-    """Site → server, before training: its card and, where the method asks for one, its signature."""
+    """Site → server, before training: its card and, where the method asks for one, its fingerprint."""
 
     card: SiteCard
-    signature: Signature | None
+    fingerprint: Fingerprint | None
     seconds: float
 
 
@@ -162,16 +164,18 @@ def pack_introduction(introduction: Introduction) -> RecordDict:
             )
         }
     )
-    if introduction.signature is not None:
-        signature = introduction.signature
-        content["signature"] = pack_arrays(
-            {"classes": signature.classes, "prototypes": signature.prototypes, "shares": signature.shares}
-        )
+    fingerprint = introduction.fingerprint
+    if fingerprint is not None:
+        pack, _ = _FINGERPRINTS[fingerprint.kind]
+        content[fingerprint.kind] = pack_arrays(pack(fingerprint))
     return content
 
 
-def unpack_introduction(content: RecordDict, *, classes: int, with_signature: bool, limit_mb: int) -> Introduction:
-    """Read a site's answer to the query before training; `classes` is the length of the agreed list."""
+def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str | None, limit_mb: int) -> Introduction:
+    """Read a site's answer to the query before training.
+
+    `classes` is the length of the agreed list, `fingerprint` the kind that was asked for; None: none was.
+    """
     _check_size(content, limit_mb)
     config = _scalars(content, "site", ConfigRecord)
     _check_version(config)
@@ -196,12 +200,23 @@ def unpack_introduction(content: RecordDict, *, classes: int, with_signature: bo
     )
     if sum(card.class_counts) != card.train_samples:
         raise WireError(f"class counts sum to {sum(card.class_counts)}, not to {card.train_samples} training samples")
-    signature = _unpack_signature(content, card) if with_signature else None
-    return Introduction(card, signature, _number(config, "seconds"))
+    described = None if fingerprint is None else _unpack_fingerprint(content, fingerprint, card)
+    return Introduction(card, described, _number(config, "seconds"))
 
 
-def _unpack_signature(content: RecordDict, card: SiteCard) -> Signature:
-    arrays = unpack_arrays(_arrays(content, "signature"))
+def _unpack_fingerprint(content: RecordDict, kind: str, card: SiteCard) -> Fingerprint:
+    if kind not in content:
+        other = next((other for other in _FINGERPRINTS if other in content), None)
+        raise WireError(f"the message carries no {kind}" + (f" but a {other}" if other else ""))
+    _, unpack = _FINGERPRINTS[kind]
+    return unpack(unpack_arrays(_arrays(content, kind)), card)
+
+
+def _signature_arrays(signature: Signature) -> State:
+    return {"classes": signature.classes, "prototypes": signature.prototypes, "shares": signature.shares}
+
+
+def _signature(arrays: State, card: SiteCard) -> Signature:
     if set(arrays) != {"classes", "prototypes", "shares"}:
         raise WireError(f"a signature has classes, prototypes and shares, not {', '.join(sorted(arrays)) or 'nothing'}")
     try:
@@ -219,6 +234,26 @@ def _unpack_signature(content: RecordDict, card: SiteCard) -> Signature:
     if not np.array_equal(signature.classes, present) or not np.allclose(signature.shares, shares[present]):
         raise WireError("signature: its classes and shares are not those of the class counts")
     return signature
+
+
+def _path_arrays(path: HeadPath) -> State:
+    return {"changes": path.changes}
+
+
+def _path(arrays: State, card: SiteCard) -> HeadPath:
+    if set(arrays) != {"changes"}:
+        raise WireError(f"a path has changes, not {', '.join(sorted(arrays)) or 'nothing'}")
+    try:
+        return HeadPath(**arrays)
+    except InvalidHeadPath as error:
+        raise WireError(f"path: {error}") from None
+
+
+# Kind of fingerprint, which is also the key of its record → how it is written as arrays, how it is read and checked.
+_FINGERPRINTS: dict[str, tuple[Callable[[Any], State], Callable[[State, SiteCard], Fingerprint]]] = {
+    Signature.kind: (_signature_arrays, _signature),
+    HeadPath.kind: (_path_arrays, _path),
+}
 
 
 def pack_update(update: Update) -> RecordDict:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flwr.app import Message, RecordDict
 
 from common import wire
 from common.classes import agreed_classes
 from common.config import Config
+from common.models import State
 from server.events import Audience, ReplyAccepted, SiteLeftOut, StageStarted
 from server.grid import StreamingGrid
 from server.methods import Method
-from server.roster import Roster, common_dimension
+from server.roster import Member, Roster, common_form
 
 _MOST_FAILURES = 3
 
@@ -25,15 +26,18 @@ class Enrolment:
     ----------
     config, method
         What is asked: the method's fingerprint, under the run's settings.
+    initial
+        The model every site starts from, sent along where the fingerprint needs it.
     roster
         The members so far; a newcomer may not take the name of one that is connected.
     audience
         Hears who was turned away, and why.
     """
 
-    def __init__(self, config: Config, method: Method, roster: Roster, audience: Audience) -> None:
+    def __init__(self, config: Config, method: Method, initial: State, roster: Roster, audience: Audience) -> None:
         self._config = config
         self._method = method
+        self._initial = initial
         self._roster = roster
         self._audience = audience
         self._class_count = len(agreed_classes(config.data))
@@ -64,7 +68,8 @@ class Enrolment:
         # Once training has begun, all other sites wait meanwhile: a silent newcomer is tried again next round.
         limits = self._config.round
         timeout = limits.deadline if round_number == 0 else min(limits.deadline, limits.start_timeout)
-        for reply in grid.send_and_receive(self._questions(nodes, round_number), timeout=timeout):
+        questions, sent = self._questions(nodes, round_number)
+        for reply in grid.send_and_receive(questions, timeout=timeout):
             node = grid.node_of(reply)
             silent.discard(node)
             if reply.has_error():
@@ -72,7 +77,7 @@ class Enrolment:
                 self._put_off(node, round_number, failure_of(reply))
                 continue
             try:
-                introduction = self._read(reply)
+                introduction = self._read(reply.content)
             except wire.WireError as error:
                 self._turn_away(node, round_number, str(error))
                 continue
@@ -84,50 +89,91 @@ class Enrolment:
             found[name] = (introduction, node)
             received = wire.size(reply.content)
             self._audience.tell(
-                ReplyAccepted("enrol", round_number, introduction.card.name, 0, received, introduction.seconds)
+                ReplyAccepted("enrol", round_number, introduction.card.name, sent, received, introduction.seconds)
             )
         for node in sorted(silent):
             self._failures[node] += 1
             self._put_off(node, round_number, f"no answer within {timeout:.0f} s")
-        return self._of_one_dimension(found, round_number)
+        return self._comparable(found, round_number)
 
-    def _questions(self, nodes: list[int], round_number: int) -> Iterator[Message]:
+    def ask_again(
+        self, grid: StreamingGrid, members: Sequence[Member], round_number: int
+    ) -> dict[str, wire.Introduction]:
+        """Ask members anew for card and fingerprint, because their data changed; return the usable answers by name."""
+        self._audience.tell(StageStarted("confirm", round_number, len(members)))
+        silent = {member.node_id: member for member in members}
+        answers: dict[str, wire.Introduction] = {}
+        timeout = min(self._config.round.deadline, self._config.round.start_timeout)
+        questions, sent = self._questions([member.node_id for member in members], round_number)
+        for reply in grid.send_and_receive(questions, timeout=timeout):
+            member = silent.pop(grid.node_of(reply), None)
+            if member is None:
+                continue
+            try:
+                introduction = self._read(content_of(reply))
+                self._check_same(member, introduction)
+            except wire.WireError as error:
+                self._audience.tell(SiteLeftOut("confirm", round_number, member.name, str(error)))
+                continue
+            answers[member.name] = introduction
+            received = wire.size(reply.content)
+            self._audience.tell(
+                ReplyAccepted("confirm", round_number, member.name, sent, received, introduction.seconds)
+            )
+        for member in silent.values():
+            reason = f"no answer within {timeout:.0f} s"
+            self._audience.tell(SiteLeftOut("confirm", round_number, member.name, reason))
+        return {name: answers[name] for name in sorted(answers)}
+
+    def _check_same(self, member: Member, introduction: wire.Introduction) -> None:
+        if introduction.card.name != member.name:
+            raise wire.WireError(f"calls itself {introduction.card.name!r} now")
+        known, fresh = member.fingerprint, introduction.fingerprint
+        if known is not None and fresh is not None and known.form != fresh.form:
+            raise wire.WireError(f"{fresh.form} where it had {known.form} before")
+
+    def _questions(self, nodes: list[int], round_number: int) -> tuple[Iterator[Message], int]:
+        """Return one message per node, and the bytes of each."""
         task = wire.Task(self._config.for_site(), round_number, self._config.rounds)
+        # Serialised once: all questions share the record.
+        model = wire.pack_arrays(self._initial) if self._method.fingerprint_needs_model else None
         kind = f"query.{self._method.fingerprint or 'hello'}"
-        return (Message(wire.pack_task(task), node, kind, ttl=self._config.round.deadline) for node in nodes)
+        ttl = self._config.round.deadline
+        messages = (Message(wire.pack_task(task, model), node, kind, ttl=ttl) for node in nodes)
+        return messages, wire.size(wire.pack_task(task, model))
 
-    def _read(self, reply: Message) -> wire.Introduction:
+    def _read(self, content: RecordDict) -> wire.Introduction:
         return wire.unpack_introduction(
-            reply.content,
+            content,
             classes=self._class_count,
-            with_signature=self._method.fingerprint is not None,
+            fingerprint=self._method.fingerprint,
             limit_mb=self._config.round.max_message_mb,
         )
 
     def _is_connected(self, name: str, grid: StreamingGrid) -> bool:
         return name in self._roster and self._roster[name].node_id in set(grid.get_node_ids())
 
-    def _of_one_dimension(
+    def _comparable(
         self, found: dict[str, tuple[wire.Introduction, int]], round_number: int
     ) -> list[tuple[wire.Introduction, int]]:
-        """Turn away sites whose embeddings are of another length than the others'."""
+        """Turn away sites whose fingerprint is of another form than the others'."""
         # Those who are in set the rule; only at the beginning does the majority.
-        signatures = {member.name: member.signature for member in self._roster.members if member.signature is not None}
-        if not signatures:
-            signatures = {name: one.signature for name, (one, _) in found.items() if one.signature is not None}
-        dimension = common_dimension(signatures) if signatures else 0
+        known = {member.name: member.fingerprint for member in self._roster.members if member.fingerprint is not None}
+        if not known:
+            known = {name: one.fingerprint for name, (one, _) in found.items() if one.fingerprint is not None}
+        usual = common_form(known) if known else ""
         accepted = []
         for name in sorted(found):
             introduction, node = found[name]
-            length = introduction.signature.dimension if introduction.signature is not None else dimension
-            if length == dimension:
+            fingerprint = introduction.fingerprint
+            if fingerprint is None or fingerprint.form == usual:
                 accepted.append((introduction, node))
             else:
                 self._turn_away(
                     node,
                     round_number,
-                    f"{name}: embeddings of {length} dimensions where the other sites have {dimension}; "
-                    "all sites need the same encoder and weights",
+                    f"{name}: {fingerprint.form} where the other sites have {usual}; "
+                    f"all sites need {fingerprint.agreement}",
                 )
         return accepted
 

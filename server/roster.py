@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.signature import Signature
+from common.fingerprint import Fingerprint
 from common.wire import Introduction, SiteCard
 
 
@@ -18,7 +18,7 @@ class Member:
 
     card: SiteCard
     node_id: int
-    signature: Signature | None
+    fingerprint: Fingerprint | None
     group: int = 0
 
     @property
@@ -66,8 +66,13 @@ class Roster:
         """A member came back on another node, perhaps with other data; it keeps its group."""
         member = self._members[name]
         self._by_node.pop(member.node_id, None)
-        member.node_id, member.card, member.signature = node_id, introduction.card, introduction.signature
+        member.node_id, member.card, member.fingerprint = node_id, introduction.card, introduction.fingerprint
         self._by_node[node_id] = member
+
+    def renew(self, name: str, introduction: Introduction) -> None:
+        """A member introduced itself anew because its data changed; it keeps node and group."""
+        member = self._members[name]
+        member.card, member.fingerprint = introduction.card, introduction.fingerprint
 
     def groups(self) -> dict[int, list[Member]]:
         """Members by group, both in order."""
@@ -77,7 +82,7 @@ class Roster:
         return grouped
 
 
-def common_dimension(signatures: dict[str, Signature]) -> int:
-    """The embedding length most sites use; on a tie, that of the first site by name."""
-    counts = Counter(signatures[name].dimension for name in sorted(signatures))
+def common_form(fingerprints: dict[str, Fingerprint]) -> str:
+    """The form most fingerprints have; on a tie, that of the first site by name."""
+    counts = Counter(fingerprints[name].form for name in sorted(fingerprints))
     return counts.most_common(1)[0][0]

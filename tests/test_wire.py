@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from common import wire
 from common.config import Config
+from common.head_path import HeadPath
 from common.metrics import from_scores
 from common.signature import Signature
 
@@ -39,7 +40,7 @@ def signature(dimension: int = 3) -> Signature:
 
 
 def read_introduction(content: RecordDict, limit_mb: int = 1) -> wire.Introduction:
-    return wire.unpack_introduction(content, classes=CLASSES, with_signature=True, limit_mb=limit_mb)
+    return wire.unpack_introduction(content, classes=CLASSES, fingerprint="signature", limit_mb=limit_mb)
 
 
 def introduction() -> RecordDict:
@@ -59,8 +60,8 @@ def evaluation() -> RecordDict:
 def test_introduction_round_trips() -> None:
     received = read_introduction(introduction())
     assert received.card == card()
-    assert received.signature is not None
-    np.testing.assert_array_equal(received.signature.prototypes, signature().prototypes)
+    assert isinstance(received.fingerprint, Signature)
+    np.testing.assert_array_equal(received.fingerprint.prototypes, signature().prototypes)
 
 
 def test_update_round_trips() -> None:
@@ -144,6 +145,56 @@ def test_bad_introductions_are_named(change: Callable[[RecordDict], None], reaso
     change(content)
     with pytest.raises(wire.WireError, match=reason):
         read_introduction(content)
+
+
+def path_introduction() -> RecordDict:
+    return wire.pack_introduction(wire.Introduction(card(), HeadPath(np.ones((5, 7), np.float32)), 0.5))
+
+
+def read_path(content: RecordDict) -> wire.Introduction:
+    return wire.unpack_introduction(content, classes=CLASSES, fingerprint="path", limit_mb=1)
+
+
+def test_a_path_round_trips() -> None:
+    received = read_path(path_introduction())
+    assert isinstance(received.fingerprint, HeadPath)
+    assert received.fingerprint.form == "5 epochs of 7 head parameters"
+    np.testing.assert_array_equal(received.fingerprint.changes, np.ones((5, 7)))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"changes": np.ones(7, np.float32)}, "path: changes must be a 2-dimensional float32"),
+        ({"changes": np.ones((5, 7))}, "path: changes must be a 2-dimensional float32"),
+        ({"changes": np.ones((0, 7), np.float32)}, "path: .* at least one epoch"),
+        ({"changes": np.full((5, 7), np.nan, np.float32)}, "path: .* not finite"),
+        ({"changes": np.ones((5, 60_000), np.float32)}, "at most 1 MB"),
+        ({}, "a path has changes, not nothing"),
+        ({"changes": np.ones((5, 7), np.float32), "more": np.ones(1)}, "a path has changes, not changes, more"),
+    ],
+)
+def test_bad_paths_are_named(arrays: dict[str, np.ndarray], reason: str) -> None:
+    content = path_introduction()
+    content["path"] = wire.pack_arrays(arrays)
+    with pytest.raises(wire.WireError, match=reason):
+        read_path(content)
+
+
+def test_a_fingerprint_of_another_kind_is_named() -> None:
+    with pytest.raises(wire.WireError, match="no path but a signature"):
+        read_path(introduction())
+    with pytest.raises(wire.WireError, match="no signature but a path"):
+        read_introduction(path_introduction())
+    content = path_introduction()
+    content["path"] = MetricRecord({"changes": 1.0})
+    with pytest.raises(wire.WireError, match="no path"):
+        read_path(content)
+
+
+def test_a_fingerprint_nobody_asked_for_is_not_read() -> None:
+    received = wire.unpack_introduction(path_introduction(), classes=CLASSES, fingerprint=None, limit_mb=1)
+    assert received.fingerprint is None
 
 
 @pytest.mark.parametrize(

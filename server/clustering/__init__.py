@@ -1,8 +1,9 @@
-"""From signatures to groups: distances, linkage, silhouettes and the automatic number of clusters. Arrays only."""
+"""From fingerprints to groups: distances, linkage, silhouettes, automatic K, communities of a graph. Arrays only."""
 
 from __future__ import annotations
 
 from server.clustering.distances import overlap_distance
+from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.linkage import Linkage, MergeTree, agglomerate, merge_tree
 from server.clustering.select_k import KSelection, agglomerate_auto, select_k
 from server.clustering.silhouette import mean_silhouette
@@ -15,6 +16,8 @@ __all__ = [
     "agglomerate_auto",
     "mean_silhouette",
     "merge_tree",
+    "modularity_partition",
     "overlap_distance",
+    "path_similarity",
     "select_k",
 ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 
 from common.config import SettingsError
-from server.methods import fedavg, fmcl, local
+from server.methods import fedavg, fedcm, fmcl, local
 from server.methods.method import Grouping, Method, Placement
 
-METHODS: dict[str, Method] = {method.name: method for method in (fmcl.METHOD, fedavg.METHOD, local.METHOD)}
+METHODS: dict[str, Method] = {
+    method.name: method for method in (fmcl.METHOD, fedcm.METHOD, fedavg.METHOD, local.METHOD)
+}
 
 
 def get_method(name: str) -> Method:

@@ -13,4 +13,5 @@ METHOD = Method(
     fingerprint=None,
     distance=None,
     partition=OneGroup(),
+    clustered=False,
 )

@@ -13,4 +13,5 @@ METHOD = Method(
     fingerprint=None,
     distance=None,
     partition=Alone(),
+    clustered=False,
 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.config import ClusterSettings
-from common.signature import Signature
 from server.clustering import KSelection
 
 
@@ -40,7 +39,8 @@ class PartitionRule(Protocol):
         """Place a newcomer whose distances to the labelled sites are `distance` (float64[N])."""
 
 
-Distance = Callable[[Sequence[Signature], ClusterSettings], NDArray[np.float64]]
+# The fingerprints are of the one kind that the method asks for.
+Distance = Callable[[Sequence[Any], ClusterSettings], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,12 @@ class Method:
         Distance matrix of the fingerprints; None: the partition needs none.
     partition
         From distances to groups.
+    fingerprint_needs_model
+        Whether the query carries the model every site starts from.
+    migration
+        The rule by which sites change groups under `migration.rule = "auto"`.
+    clustered
+        Whether there are groups to move between.
     """
 
     name: str
@@ -66,3 +72,11 @@ class Method:
     fingerprint: str | None
     distance: Distance | None
     partition: PartitionRule
+    fingerprint_needs_model: bool = False
+    migration: Literal["off", "guarded"] = "off"
+    clustered: bool = True
+
+    @property
+    def can_confirm(self) -> bool:
+        """Whether a fresh fingerprint is cheap enough to ask a suspect for: it costs the site no training."""
+        return self.fingerprint is not None and not self.fingerprint_needs_model

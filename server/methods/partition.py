@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config import ClusterSettings
-from server.clustering import agglomerate, agglomerate_auto
+from server.clustering import agglomerate, agglomerate_auto, modularity_partition
 from server.methods.method import Grouping, Placement
 
 
@@ -34,7 +34,21 @@ class Alone:
         return Placement(int(labels.max(initial=-1)) + 1, 1.0)
 
 
-class Agglomerative:
+class _NearestGroup:
+    """Where a newcomer goes under every rule that groups by distance."""
+
+    def place(self, distance: NDArray[np.float64] | None, labels: NDArray[np.int64]) -> Placement:
+        """Choose the group with the smallest mean distance; confidence is the margin to the runner-up in [0, 1]."""
+        assert distance is not None
+        groups = np.unique(labels)
+        means = np.array([distance[labels == group].mean() for group in groups])
+        order = np.argsort(means, kind="stable")
+        best = means[order[0]]
+        margin = 1.0 - best / means[order[1]] if len(groups) > 1 and means[order[1]] > 0 else float(len(groups) == 1)
+        return Placement(int(groups[order[0]]), float(margin))
+
+
+class Agglomerative(_NearestGroup):
     """Agglomerative clustering at a fixed K, below a threshold, or at the K chosen by silhouette."""
 
     def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
@@ -47,12 +61,11 @@ class Agglomerative:
             return Grouping(agglomerate(distance, k=min(settings.k, sites), linkage=settings.linkage))
         return Grouping(*agglomerate_auto(distance, k_max=settings.k_max, linkage=settings.linkage))
 
-    def place(self, distance: NDArray[np.float64] | None, labels: NDArray[np.int64]) -> Placement:
-        """Choose the group with the smallest mean distance; confidence is the margin to the runner-up in [0, 1]."""
+
+class Modularity(_NearestGroup):
+    """Communities of the graph whose weights are the similarities 1 − distance; the graph decides how many."""
+
+    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+        """Group by `distance` = 1 − cosine."""
         assert distance is not None
-        groups = np.unique(labels)
-        means = np.array([distance[labels == group].mean() for group in groups])
-        order = np.argsort(means, kind="stable")
-        best = means[order[0]]
-        margin = 1.0 - best / means[order[1]] if len(groups) > 1 and means[order[1]] > 0 else float(len(groups) == 1)
-        return Placement(int(groups[order[0]]), float(margin))
+        return Grouping(modularity_partition(1.0 - distance))

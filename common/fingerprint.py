@@ -1,0 +1,12 @@
+"""What a site may say about itself before training: one type for each kind of fingerprint.
+
+Every kind has a name (`kind`, the query that asks for it), a `form` in words that all sites of a run must share for
+their fingerprints to be comparable, and the `agreement` between sites that makes it so.
+"""
+
+from __future__ import annotations
+
+from common.head_path import HeadPath
+from common.signature import Signature
+
+Fingerprint = Signature | HeadPath

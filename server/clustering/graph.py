@@ -1,0 +1,49 @@
+"""Groups as communities of a graph: gradient-path similarity and modularity (FedCM)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import networkx
+import numpy as np
+from numpy.typing import NDArray
+
+from common.head_path import HeadPath
+
+# Cosines of perpendicular paths come out this small, with either sign; an edge made of rounding would bind sites that
+# have nothing in common.
+_ROUNDING = 1e-12
+
+
+def path_similarity(paths: Sequence[HeadPath]) -> NDArray[np.float64]:
+    """Return s_ij = cosine of the concatenated changes of sites i and j: float64[N, N], symmetric, 1 on the diagonal.
+
+    A path without length has no direction: it is similar to itself alone. All paths have one shape. O(N^2 T p).
+    """
+    if not paths:
+        raise ValueError("path_similarity needs at least one path")
+    if len({path.changes.shape for path in paths}) > 1:
+        raise ValueError("paths of different shapes have no cosine")
+    # In float64 from the start: squares of float32 can overflow.
+    directions = np.stack([path.changes.ravel() for path in paths]).astype(np.float64)
+    norms = np.linalg.norm(directions, axis=1, keepdims=True)
+    directions /= np.where(norms > 0, norms, 1.0)
+    similarity: NDArray[np.float64] = directions @ directions.T
+    np.clip(similarity, -1.0, 1.0, out=similarity)
+    np.fill_diagonal(similarity, 1.0)
+    return similarity
+
+
+def modularity_partition(similarity: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.int64]:
+    """Group sites by greedy modularity moves (Louvain): labels int64[N], 0..K-1, numbered by first member.
+
+    The graph's weights are the similarities; negative ones become 0, and there are no self loops. A site without a
+    positive similarity stays alone. `seed` fixes the order in which sites are tried, so equal input gives equal labels.
+    """
+    weights = np.where(similarity > _ROUNDING, similarity, 0.0)
+    np.fill_diagonal(weights, 0.0)
+    communities = networkx.community.louvain_communities(networkx.from_numpy_array(weights), weight="weight", seed=seed)
+    labels = np.empty(len(similarity), np.int64)
+    for label, members in enumerate(sorted(communities, key=min)):
+        labels[list(members)] = label
+    return labels

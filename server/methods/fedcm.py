@@ -1,0 +1,32 @@
+"""FedCM: clustering by the similarity of gradient paths, and migration of sites whose data drift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.config import ClusterSettings
+from common.head_path import HeadPath
+from server.clustering import path_similarity
+from server.methods.method import Method
+from server.methods.partition import Modularity
+
+
+def _distance(paths: Sequence[HeadPath], settings: ClusterSettings) -> NDArray[np.float64]:
+    return 1.0 - path_similarity(paths)
+
+
+METHOD = Method(
+    name="fedcm",
+    title="FedCM",
+    paper="Wang et al., FedCM: Client Clustering and Migration in Federated Learning via Gradient Path Similarity and "
+    "Update Direction Deviation, IJCAI 2025",
+    summary="group sites by how their heads move in a warm-up; sites whose data drift move to another group",
+    fingerprint="path",
+    distance=_distance,
+    partition=Modularity(),
+    fingerprint_needs_model=True,
+    migration="guarded",
+)
