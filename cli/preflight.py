@@ -5,15 +5,15 @@ from __future__ import annotations
 from client.data import discover_classes, load_site
 from client.identity import Identity
 from common.config import Config
-from server.methods import get_method
+from server.relocation import check_method
 
 
 def prepare(config: Config) -> Config:
     """Return the configuration with its class list filled in, or raise `SettingsError` saying what to change."""
-    get_method(config.method)
+    check_method(config)
     data = config.data
     if not data.classes:
         config = config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})
-    # Whatever is wrong with the data is said now, once, not by every site in turn.
-    load_site(Identity("000", None, (0, config.sites), None), config.for_site())
+    # Whatever is wrong with the data or the drift scenario is said now, once, not by every site in turn.
+    load_site(Identity("000", None, (0, config.sites), None), config.for_site(), rounds=config.rounds)
     return config

@@ -17,6 +17,7 @@ from server.events import Audience, Listener, RunEnded, RunStarted
 from server.grid import RunInterrupted, StreamingGrid
 from server.listeners import run_listeners
 from server.methods import get_method
+from server.relocation import check_method
 from server.strategy import ClusteredStrategy
 
 app = ServerApp()
@@ -30,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())
     config = parse(context.run_config)
-    get_method(config.method)
+    check_method(config)
     conduct(grid, config, run_listeners(config))
 
 

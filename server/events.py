@@ -14,8 +14,9 @@ from common.config import Config
 from common.metrics import Metrics
 from common.models import State
 from common.wire import SiteCard
+from server.migration import Evidence
 
-Stage = Literal["enrol", "train", "evaluate"]
+Stage = Literal["enrol", "train", "confirm", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,36 @@ class GroupKept:
 
 
 @dataclass(frozen=True)
+class SiteMoved:
+    """A site changed groups because its data did; `founded`: the target is a new group of its own."""
+
+    round_number: int
+    site: str
+    origin: int
+    target: int
+    founded: bool
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class SiteCleared:
+    """A site under suspicion was examined and stays in its group."""
+
+    round_number: int
+    site: str
+    group: int
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class GroupRetired:
+    """Nobody belongs to a group any more; its model is no longer trained."""
+
+    round_number: int
+    group: int
+
+
+@dataclass(frozen=True)
 class RoundFinished:
     """A round is complete: everything measured on the sites' own test splits."""
 
@@ -128,6 +159,9 @@ Event = (
     | GroupsFormed
     | SitePlaced
     | GroupKept
+    | SiteMoved
+    | SiteCleared
+    | GroupRetired
     | RoundFinished
     | RunEnded
 )

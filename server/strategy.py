@@ -15,36 +15,42 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
 from common import wire
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
 from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
-from common.models import State
+from common.models import State, flat_head
 from common.randomness import generator
 from server.aggregation import GroupAverage, RejectedUpdate
 from server.enrolment import Enrolment, content_of
 from server.events import (
     Audience,
     GroupKept,
+    GroupRetired,
     GroupsFormed,
     ReplyAccepted,
     RoundFinished,
+    SiteCleared,
     SiteEnrolled,
     SiteLeftOut,
+    SiteMoved,
     SitePlaced,
     Stage,
     StageStarted,
 )
 from server.grid import StreamingGrid
 from server.methods import Method
+from server.migration import Verdict
+from server.relocation import Relocation, chosen_rule
 from server.roster import Member, Roster
 
 _log = logging.getLogger("coterie")
 
-# A site may train on more samples than it declared (its folder grows), but not on wildly more: the fixed-point
-# averages are scaled by what was declared.
-_GROWTH = 2
+# A site may train on more samples than it declared, but not on wildly more: the fixed-point averages are scaled by
+# what was declared. Where data are expected to change, there is more room.
+_GROWTH, _GROWTH_IF_CHANGING = 2, 16
 
 
 class NoSites(SettingsError):
@@ -84,8 +90,15 @@ class ClusteredStrategy(Strategy):
         self._class_count = len(agreed_classes(config.data))
         self._settings = config.for_site()
         self._roster = Roster()
-        self._enrolment = Enrolment(config, method, self._roster, audience)
+        self._enrolment = Enrolment(config, method, initial, self._roster, audience)
+        self._relocation = (
+            None if chosen_rule(config, method) == "off" else Relocation(config, method, self._roster, self._enrolment)
+        )
         self._models: dict[int, State] = {}
+        self._growth = _GROWTH_IF_CHANGING if config.data.watch or config.drift else _GROWTH
+        self._outgrown: set[str] = set()
+        self._head_changes: dict[str, NDArray[np.float64]] = {}
+        self._founded = 0
         self._grid: Grid | None = None
         self._book: _StageBook | None = None
         self._train_loss = math.nan
@@ -108,19 +121,20 @@ class ClusteredStrategy(Strategy):
         if len(nodes) < self._config.sites:
             _log.warning("%d of %d sites connected in time; going on with them", len(nodes), self._config.sites)
         for introduction, node_id in self._enrolment.introduce(grid, nodes, round_number=0):
-            self._roster.add(Member(introduction.card, node_id, introduction.signature))
+            self._roster.add(Member(introduction.card, node_id, introduction.fingerprint))
             self._audience.tell(SiteEnrolled(introduction.card, late=False))
         if not len(self._roster):
             raise NoSites(f"no site can take part: {self._enrolment.why_nobody()}")
         members = self._roster.members
         distance = None
         if self._method.distance is not None:
-            signatures = [member.signature for member in members if member.signature is not None]
-            distance = self._method.distance(signatures, self._config.cluster)
+            fingerprints = [member.fingerprint for member in members if member.fingerprint is not None]
+            distance = self._method.distance(fingerprints, self._config.cluster)
         grouping = self._method.partition.form(distance, len(members), self._config.cluster)
         for member, label in zip(members, grouping.labels, strict=True):
             member.group = int(label)
         self._models = dict.fromkeys(self._roster.groups(), self._initial)
+        self._founded = len(self._models)
         selection = grouping.selection
         self._audience.tell(
             GroupsFormed(
@@ -132,6 +146,17 @@ class ClusteredStrategy(Strategy):
                 cv=selection.cv if selection else None,
             )
         )
+
+    def _renew_cards(self, grid: StreamingGrid, round_number: int) -> None:
+        """Ask sites that have far more data than they declared to introduce themselves again."""
+        names, self._outgrown = sorted(self._outgrown), set()
+        if not names or self._growth == _GROWTH:
+            return
+        for name, introduction in self._enrolment.ask_again(
+            grid, [self._roster[name] for name in names], round_number
+        ).items():
+            self._roster.renew(name, introduction)
+            self._audience.tell(SiteEnrolled(introduction.card, late=True))
 
     def _admit_newcomers(self, grid: StreamingGrid, round_number: int) -> None:
         """Place sites that connected since the last round; nobody else is moved for them."""
@@ -145,12 +170,13 @@ class ClusteredStrategy(Strategy):
                 self._audience.tell(SiteEnrolled(introduction.card, late=True))
                 continue
             distance = None
-            if self._method.distance is not None and introduction.signature is not None:
-                known = [member.signature for member in self._roster.members if member.signature is not None]
-                distance = self._method.distance([*known, introduction.signature], self._config.cluster)[-1, :-1]
+            if self._method.distance is not None and introduction.fingerprint is not None:
+                known = [member.fingerprint for member in self._roster.members if member.fingerprint is not None]
+                distance = self._method.distance([*known, introduction.fingerprint], self._config.cluster)[-1, :-1]
             placement = self._method.partition.place(distance, self._roster.labels)
             self._models.setdefault(placement.group, self._initial)
-            self._roster.add(Member(introduction.card, node, introduction.signature, placement.group))
+            self._founded = max(self._founded, placement.group + 1)
+            self._roster.add(Member(introduction.card, node, introduction.fingerprint, placement.group))
             self._audience.tell(SiteEnrolled(introduction.card, late=True))
             self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence))
 
@@ -164,6 +190,7 @@ class ClusteredStrategy(Strategy):
         if not self._models:
             self.group_sites(streaming)
         elif server_round > 1:
+            self._renew_cards(streaming, server_round)
             self._admit_newcomers(streaming, server_round)
         return self._ask("train", server_round, grid, self._participants)
 
@@ -188,6 +215,7 @@ class ClusteredStrategy(Strategy):
         self._models |= finished
         for group in sorted({member.group for member in self._roster.members} - finished.keys()):
             self._audience.tell(GroupKept(server_round, group, 0, self._config.round.min_replies))
+        self._relocate(server_round)
         samples = sum(count for _, count in losses.values())
         # Summed by fsum, which is exact, so that the order of arrival leaves no trace.
         self._train_loss = math.fsum(loss * count for loss, count in losses.values()) / samples if samples else math.nan
@@ -210,8 +238,7 @@ class ClusteredStrategy(Strategy):
                     content_of(reply), classes=self._class_count, limit_mb=self._config.round.max_message_mb
                 )
                 count = int(evaluation.statistics.confusion.sum())
-                if not 0 < count <= _GROWTH * member.card.test_samples:
-                    raise wire.WireError(f"evaluates {count} samples after declaring {member.card.test_samples}")
+                self._check_growth(member, count, member.card.test_samples, "test")
             except wire.WireError as error:
                 self._leave_out(member, str(error))
                 continue
@@ -242,6 +269,35 @@ class ClusteredStrategy(Strategy):
             )
         )
         return MetricRecord({"accuracy": overall.accuracy, "macro_f1": overall.macro_f1, "mean_site_accuracy": mean})
+
+    # --- between training and testing --------------------------------------------------------------------------
+
+    def _relocate(self, round_number: int) -> None:
+        """Move sites whose updates, and fresh fingerprints where there are any, say that they belong elsewhere."""
+        if self._relocation is None or self._grid is None:
+            return
+        changes, self._head_changes = self._head_changes, {}
+        for verdict in self._relocation.review(self._streaming(self._grid), round_number, changes):
+            group = self._carry_out(verdict, round_number)
+            self._relocation.settle(verdict.site, group, round_number)
+        for group in sorted(self._models.keys() - set(self._roster.labels.tolist())):
+            del self._models[group]
+            self._audience.tell(GroupRetired(round_number, group))
+
+    def _carry_out(self, verdict: Verdict, round_number: int) -> int:
+        """Return the group that the site belongs to from now on."""
+        if verdict.target == verdict.origin:
+            self._audience.tell(SiteCleared(round_number, verdict.site, verdict.origin, verdict.evidence))
+            return verdict.origin
+        group = verdict.target
+        if group is None:
+            # Numbers are never used twice: a group is known by its number in every file of the run.
+            group, self._founded = self._founded, self._founded + 1
+            self._models[group] = self._models[verdict.origin]
+        self._roster[verdict.site].group = group
+        founded = verdict.target is None
+        self._audience.tell(SiteMoved(round_number, verdict.site, verdict.origin, group, founded, verdict.evidence))
+        return group
 
     # --- asking and listening ----------------------------------------------------------------------------------
 
@@ -300,22 +356,27 @@ class ClusteredStrategy(Strategy):
     def _accept_update(self, member: Member, reply: Message, averages: dict[int, GroupAverage]) -> wire.Update | None:
         try:
             update = wire.unpack_update(content_of(reply), limit_mb=self._config.round.max_message_mb)
-            if update.samples > _GROWTH * member.card.train_samples:
-                raise wire.WireError(
-                    f"claims {update.samples} training samples after declaring {member.card.train_samples}"
-                )
+            self._check_growth(member, update.samples, member.card.train_samples, "training")
             if member.group not in averages:
                 averages[member.group] = GroupAverage(self._models[member.group], self._capacity(member.group))
             averages[member.group].add(update.state, update.samples)
+            if self._relocation is not None:
+                change = flat_head(update.state) - flat_head(self._models[member.group])
+                self._head_changes[member.name] = change
         except (wire.WireError, RejectedUpdate) as error:
             self._leave_out(member, str(error))
             return None
         self._accepted(member, reply, update.seconds)
         return update
 
+    def _check_growth(self, member: Member, count: int, declared: int, part: str) -> None:
+        if not 0 < count <= self._growth * declared:
+            self._outgrown.add(member.name)
+            raise wire.WireError(f"claims {count} {part} samples after declaring {declared}")
+
     def _capacity(self, group: int) -> int:
         """An upper bound of the samples behind a group's average, known before the first reply."""
-        return _GROWTH * sum(member.card.train_samples for member in self._roster.groups()[group])
+        return self._growth * sum(member.card.train_samples for member in self._roster.groups()[group])
 
     def _still_waiting(self, group: int) -> bool:
         assert self._book is not None

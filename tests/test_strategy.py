@@ -15,11 +15,12 @@ from flwr.app import Error, Message
 from common import wire
 from common.config import Config
 from common.models import State
-from server.app import conduct
+from server.app import conduct, initial_state
 from server.events import (
     Event,
     GroupKept,
     GroupsFormed,
+    ReplyAccepted,
     RoundFinished,
     RunEnded,
     SiteEnrolled,
@@ -117,6 +118,75 @@ def test_fmcl_groups_once_and_trains_every_group(small_config: MakeConfig) -> No
     assert not record.of(SiteLeftOut)
 
 
+def fedcm_config(small_config: MakeConfig, **settings: object) -> Config:
+    """Six sites in three groups without a common label."""
+    return small_config(method="fedcm", partition__scheme="disjoint", partition__groups=3, **settings)
+
+
+def label_sets(record: Record) -> dict[str, tuple[int, ...]]:
+    """Which classes each site holds."""
+    cards = [event.card for event in record.of(SiteEnrolled)]
+    return {card.name: tuple(np.flatnonzero(card.class_counts).tolist()) for card in cards}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_fedcm_finds_the_label_groups_and_trains_them(small_config: MakeConfig, seed: int) -> None:
+    record, grid = run(fedcm_config(small_config, rounds=1, seed=seed))
+    (formed,) = record.of(GroupsFormed)
+    holds = label_sets(record)
+    for site, label in zip(formed.sites, formed.labels, strict=True):
+        for other, other_label in zip(formed.sites, formed.labels, strict=True):
+            assert (label == other_label) == (holds[site] == holds[other])
+    np.testing.assert_array_equal(np.diagonal(formed.distance), 0)
+    asked = [message.metadata.message_type for message in grid.pushed]
+    assert asked == 6 * ["query.path"] + 6 * ["train"] + 6 * ["evaluate"]
+    assert set(record.of(RoundFinished)[-1].models) == {0, 1, 2}
+
+
+def test_every_site_warms_up_from_the_same_model_and_its_bytes_are_counted(small_config: MakeConfig) -> None:
+    config = fedcm_config(small_config, rounds=0)
+    record, grid = run(config)
+    packed = wire.pack_arrays(initial_state(config))
+    for query in grid.pushed:
+        assert {name: array.data for name, array in query.content["model"].items()} == {
+            name: array.data for name, array in packed.items()
+        }
+    assert {event.bytes_sent for event in record.of(ReplyAccepted)} == {wire.size(grid.pushed[0].content)}
+
+
+def test_fmcl_asks_without_a_model(small_config: MakeConfig) -> None:
+    record, grid = run(small_config(rounds=0))
+    assert not any("model" in message.content for message in grid.pushed)
+    assert {event.bytes_sent for event in record.of(ReplyAccepted)} == {0}
+
+
+def test_a_site_with_a_path_of_another_length_is_turned_away(small_config: MakeConfig) -> None:
+    def shorten(request: Message, reply: Message) -> Message:
+        changes = wire.unpack_arrays(reply.content["path"])["changes"]
+        reply.content["path"] = wire.pack_arrays({"changes": changes[:3]})
+        return reply
+
+    record, _ = run(fedcm_config(small_config, rounds=0), fault=on("query", 0, shorten))
+    reason = record.reasons["enrol", "node 100"]
+    assert "3 epochs of 850 head parameters where the other sites have 5 epochs of 850 head parameters" in reason
+    assert "train.warm_up" in reason
+    assert len(record.of(GroupsFormed)[0].sites) == 5
+
+
+def test_a_site_that_answers_with_another_fingerprint_is_turned_away(small_config: MakeConfig) -> None:
+    def swap(request: Message, reply: Message) -> Message:
+        reply.content["signature"] = reply.content.pop("path")
+        return reply
+
+    record, _ = run(fedcm_config(small_config, rounds=0), fault=on("query", 1, swap))
+    assert "no path but a signature" in record.reasons["enrol", "node 101"]
+
+
+def test_a_warm_up_that_diverges_is_explained_to_the_server(small_config: MakeConfig) -> None:
+    with pytest.raises(NoSites, match=r"warm-up.*lower train\.lr"):
+        run(fedcm_config(small_config, train__lr=1e30))
+
+
 def test_training_improves_on_the_first_round(small_config: MakeConfig) -> None:
     record, _ = run(small_config(rounds=6, method="fedavg", partition__scheme="iid", train__momentum=0.9))
     losses = [event.train_loss for event in record.of(RoundFinished)]
@@ -158,12 +228,14 @@ def test_average_is_weighted_by_training_samples(small_config: MakeConfig) -> No
         np.testing.assert_allclose(array, np.rint(expected) if array.dtype == np.int64 else expected, atol=1e-6)
 
 
-def test_same_seed_same_bits_in_any_order_of_replies(small_config: MakeConfig, tmp_path: Path) -> None:
-    config = small_config(rounds=2)
+@pytest.mark.parametrize("method", ["fmcl", "fedcm"])
+def test_same_seed_same_bits_in_any_order_of_replies(small_config: MakeConfig, tmp_path: Path, method: str) -> None:
+    config = small_config(rounds=2, method=method)
     first = run_to_disk(config, tmp_path / "a")
     for order_seed in (1, 2):
         again = run_to_disk(config, tmp_path / str(order_seed), order_seed=order_seed)
-        assert (again / "metrics.csv").read_bytes() == (first / "metrics.csv").read_bytes()
+        for name in ("metrics.csv", "clusters.json", "distances.npy"):
+            assert (again / name).read_bytes() == (first / name).read_bytes()
         for model in (first / "models").iterdir():
             assert (again / "models" / model.name).read_bytes() == model.read_bytes()
 
@@ -222,8 +294,6 @@ def test_a_group_without_enough_replies_keeps_its_model(small_config: MakeConfig
 
 
 def initial_bias(config: Config) -> np.ndarray:
-    from server.app import initial_state
-
     return initial_state(config)["head.bias"]
 
 
@@ -298,8 +368,9 @@ def test_partial_participation_trains_at_least_one_site_per_group(small_config: 
 class TestComingsAndGoings:
     """Sites join late, leave, and come back; nobody else is moved for them."""
 
-    def test_a_late_site_is_placed_with_its_likes(self, small_config: MakeConfig) -> None:
-        config = small_config(rounds=2, sites=9, partition__scheme="disjoint", partition__groups=3)
+    @pytest.mark.parametrize("method", ["fmcl", "fedcm"])
+    def test_a_late_site_is_placed_with_its_likes(self, small_config: MakeConfig, method: str) -> None:
+        config = small_config(method=method, rounds=2, sites=9, partition__scheme="disjoint", partition__groups=3)
         grid = LoopbackGrid(9)
         grid.disconnect(108)
         record = Record()
@@ -313,16 +384,11 @@ class TestComingsAndGoings:
         (placed,) = record.of(SitePlaced)
         labels = record.of(RoundFinished)[-1].labels
         # Sites of one label group were put together before; the newcomer joins the two that share its labels.
-        expected = {labels[site] for site in self._same_labels(record, "008")}
+        holds = label_sets(record)
+        expected = {labels[site] for site in holds if site != "008" and holds[site] == holds["008"]}
         assert {placed.group} == expected
         assert 0 <= placed.confidence <= 1
         assert len(record.of(GroupsFormed)) == 1
-
-    @staticmethod
-    def _same_labels(record: Record, site: str) -> list[str]:
-        cards = {event.card.name: event.card for event in record.of(SiteEnrolled)}
-        present = {name: tuple(np.flatnonzero(card.class_counts)) for name, card in cards.items()}
-        return [name for name, classes in present.items() if classes == present[site] and name != site]
 
     def test_a_site_that_left_is_named_and_not_waited_for(self, small_config: MakeConfig) -> None:
         grid = LoopbackGrid(6)
@@ -455,7 +521,7 @@ def test_what_goes_wrong_with_a_sites_own_data_stays_in_its_log(tmp_path: Path, 
     request.metadata.__dict__["_message_id"] = "m"
     reply = app(request, context)
     with pytest.raises(wire.WireError) as caught:
-        wire.unpack_introduction(reply.content, classes=2, with_signature=False, limit_mb=1)
+        wire.unpack_introduction(reply.content, classes=2, fingerprint=None, limit_mb=1)
     assert "the site's own log says more" in str(caught.value)
     assert "DOE" not in str(reply.content)
     assert str(tmp_path) not in str(reply.content)
@@ -498,7 +564,6 @@ def test_a_listener_that_fails_does_not_stop_the_run(small_config: MakeConfig) -
 
 
 def test_it_also_works_on_flowers_own_grid_without_the_wrapper(small_config: MakeConfig) -> None:
-    from server.app import initial_state
     from server.events import Audience
     from server.methods import get_method
     from server.strategy import ClusteredStrategy

@@ -18,19 +18,27 @@ from common.config import Config
 from server.events import (
     Event,
     GroupKept,
+    GroupRetired,
     GroupsFormed,
     Listener,
     ReplyAccepted,
     RoundFinished,
     RunEnded,
     RunStarted,
+    SiteCleared,
     SiteEnrolled,
     SiteLeftOut,
+    SiteMoved,
     SitePlaced,
     StageStarted,
 )
 
-_STAGES = {"enrol": "getting to know the sites", "train": "training", "evaluate": "testing"}
+_STAGES = {
+    "enrol": "getting to know the sites",
+    "train": "training",
+    "confirm": "examining suspects",
+    "evaluate": "testing",
+}
 _SHOWN_INCIDENTS = 5
 _SIGN_OF_LIFE = 10.0  # seconds
 _SHOWN_GROUPS = 12
@@ -108,6 +116,10 @@ class PlainProgress:
                 return _incident(event)
             case GroupKept(round_number, group, replies, needed):
                 return f"round {round_number}: group {group} keeps its model ({replies} of {needed} updates needed)"
+            case SiteMoved() | SiteCleared():
+                return _ruling(event)
+            case GroupRetired(round_number, group):
+                return f"round {round_number}: nobody is left in group {group}"
             case RoundFinished():
                 self._clock.done += 1
                 groups = " ".join(f"{group}:{metrics.accuracy:.3f}" for group, metrics in event.groups.items())
@@ -151,6 +163,8 @@ class LiveProgress:
                 self._replied += 1
             case SiteLeftOut():
                 self._incidents.append(_incident(event))
+            case SiteMoved() | SiteCleared():
+                self._incidents.append(_ruling(event))
             case GroupsFormed():
                 self._sizes = Counter(event.labels)
                 self._grouping = _grouping(event)
@@ -205,6 +219,18 @@ class LiveProgress:
 
 def _incident(event: SiteLeftOut) -> str:
     return f"round {event.round_number}, {event.stage}: {event.site} left out: {event.reason}"
+
+
+def _ruling(event: SiteMoved | SiteCleared) -> str:
+    evidence = event.evidence
+    reasons = [] if evidence.cosine is None else [f"cosine {evidence.cosine:.2f}"]
+    usual = evidence.usual_norm if evidence.peer_norm is None else evidence.peer_norm
+    reasons += [] if usual is None else [f"norm {evidence.norm:.3g} against {usual:.3g}"]
+    if isinstance(event, SiteCleared):
+        verdict = f"stays in group {event.group} after an examination"
+    else:
+        verdict = f"moves from group {event.origin} to {'a new group' if event.founded else 'group'} {event.target}"
+    return f"round {event.round_number}: site {event.site} {verdict} ({', '.join(reasons) or 'no reference'})"
 
 
 def _grouping(event: GroupsFormed) -> str:

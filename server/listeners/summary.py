@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 
 from common.config import Config
@@ -16,6 +17,7 @@ from server.events import (
     RunEnded,
     RunStarted,
     SiteLeftOut,
+    SiteMoved,
     SitePlaced,
     StageStarted,
 )
@@ -34,6 +36,7 @@ class Summary:
         self._best_accuracy = -1.0
         self._spread: tuple[float | None, float | None] = (None, None)
         self._left_out = 0
+        self._moves: list[dict[str, object]] = []
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._started = self._stage_started = time.perf_counter()
         self._stage = "start"
@@ -51,11 +54,14 @@ class Summary:
                 self._labels[site] = group
             case SiteLeftOut():
                 self._left_out += 1
+            case SiteMoved():
+                self._labels[event.site] = event.target
+                self._moves.append(_move(event))
             case RoundFinished():
                 # Only figures are kept: an event holds every group's model.
                 self._last = _figures(event.round_number, event.overall)
                 self._spread = (finite(event.mean_site_accuracy), finite(event.worst_tenth_accuracy))
-                self._labels = event.labels
+                self._labels = dict(event.labels)
                 if event.overall.accuracy > self._best_accuracy:
                     self._best, self._best_accuracy = self._last, event.overall.accuracy
             case RunEnded(outcome):
@@ -82,11 +88,16 @@ class Summary:
             "final": self._last,
             "mean_site_accuracy": self._spread[0],
             "worst_tenth_accuracy": self._spread[1],
-            "moves": [],
+            "moves": self._moves,
             "left_out": self._left_out,
             "seconds": seconds,
         }
         run_directory.write_json(self._path, value)
+
+
+def _move(event: SiteMoved) -> dict[str, object]:
+    where = {"round": event.round_number, "site": event.site, "from": event.origin, "to": event.target}
+    return where | {"founded": event.founded} | asdict(event.evidence)
 
 
 def _figures(round_number: int, metrics: Metrics) -> dict[str, float | int | None]:

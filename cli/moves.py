@@ -1,0 +1,91 @@
+"""`coterie moves`: which sites changed groups, when, and on what evidence."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cli.arguments import Subparsers
+from common.config import SettingsError
+
+_COLUMNS = (
+    "round", "site", "from", "to", "cosine", "best other", "norm", "peers", "usual", "distance from", "distance to",
+)  # fmt: skip
+
+
+def register(jobs: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = jobs.add_parser(
+        "moves",
+        help="list the sites that changed groups, with the evidence",
+        description="Lists every site that was examined: those that moved, and those that stayed (to: stays). "
+        "cosine: of the site's update with its group's direction, and the largest with another group's. "
+        "norm: of its update, the median of its peers', the median of its own calm rounds before. "
+        "distance: of its fresh signature to the group it was in and the one it belongs to.",
+    )
+    parser.add_argument("directory", type=Path, metavar="RUN", help="run directory, finished or still growing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line instead of a table")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the ledger."""
+    entries = list(rulings(options.directory))
+    if options.json:
+        for entry in entries:
+            print(json.dumps(entry))
+        return 0
+    console = Console()
+    if not entries:
+        console.print("No site was moved or examined.")
+        return 0
+    table = Table(*_COLUMNS, box=None)
+    for entry in entries:
+        table.add_row(*_cells(entry))
+    console.print(table, markup=False)
+    return 0
+
+
+def rulings(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield the moves and acquittals of a run from its event log, in order."""
+    path = directory / "events.jsonl"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}; RUN is the directory of a run") from None
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # the last line of a run that is being written, or was killed
+        if isinstance(entry, dict) and entry.get("event") in ("SiteMoved", "SiteCleared"):
+            yield entry
+
+
+def _cells(entry: dict[str, Any]) -> list[str]:
+    evidence = entry["evidence"]
+    stays = entry["event"] == "SiteCleared"
+    origin, target = (entry["group"], entry["group"]) if stays else (entry["origin"], entry["target"])
+    best = max(evidence["cosines"].items(), key=lambda item: item[1], default=None)
+    distances = evidence["distances"]
+    return [
+        str(entry["round_number"]),
+        entry["site"],
+        str(origin),
+        "stays" if stays else f"{target}{' (new)' if entry['founded'] else ''}",
+        _number(evidence["cosine"], ".2f"),
+        "–" if best is None else f"{best[1]:.2f} (group {best[0]})",
+        *(_number(evidence[key], ".3g") for key in ("norm", "peer_norm", "usual_norm")),
+        _number(distances.get(str(origin)), ".3g"),
+        "" if stays else _number(distances.get(str(target)), ".3g"),
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
