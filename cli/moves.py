@@ -14,9 +14,7 @@ from rich.table import Table
 from cli.arguments import Subparsers
 from common.config import SettingsError
 
-_COLUMNS = (
-    "round", "site", "from", "to", "cosine", "best other", "norm", "peers", "usual", "distance from", "distance to",
-)  # fmt: skip
+_COLUMNS = ("round", "site", "from", "to", "cos own", "other", "norm", "peers", "usual", "d from", "d to")
 
 
 def register(jobs: Subparsers) -> None:
@@ -25,9 +23,9 @@ def register(jobs: Subparsers) -> None:
         "moves",
         help="list the sites that changed groups, with the evidence",
         description="Lists every site that was examined: those that moved, and those that stayed (to: stays). "
-        "cosine: of the site's update with its group's direction, and the largest with another group's. "
-        "norm: of its update, the median of its peers', the median of its own calm rounds before. "
-        "distance: of its fresh signature to the group it was in and the one it belongs to.",
+        "cos: cosine of the site's update with its own group's direction, and the largest with another group's. "
+        "norm: length of its update, beside the median of its peers' and the usual of its own calm rounds. "
+        "d: distance of its fresh signature from the group it was in and to the one it belongs to.",
     )
     parser.add_argument("directory", type=Path, metavar="RUN", help="run directory, finished or still growing")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line instead of a table")
@@ -45,7 +43,9 @@ def run(options: argparse.Namespace) -> int:
     if not entries:
         console.print("No site was moved or examined.")
         return 0
-    table = Table(*_COLUMNS, box=None)
+    table = Table(box=None)
+    for title in _COLUMNS:
+        table.add_column(title, no_wrap=True)
     for entry in entries:
         table.add_row(*_cells(entry))
     console.print(table, markup=False)
@@ -72,7 +72,6 @@ def _cells(entry: dict[str, Any]) -> list[str]:
     evidence = entry["evidence"]
     stays = entry["event"] == "SiteCleared"
     origin, target = (entry["group"], entry["group"]) if stays else (entry["origin"], entry["target"])
-    best = max(evidence["cosines"].items(), key=lambda item: item[1], default=None)
     distances = evidence["distances"]
     return [
         str(entry["round_number"]),
@@ -80,10 +79,10 @@ def _cells(entry: dict[str, Any]) -> list[str]:
         str(origin),
         "stays" if stays else f"{target}{' (new)' if entry['founded'] else ''}",
         _number(evidence["cosine"], ".2f"),
-        "–" if best is None else f"{best[1]:.2f} (group {best[0]})",
-        *(_number(evidence[key], ".3g") for key in ("norm", "peer_norm", "usual_norm")),
-        _number(distances.get(str(origin)), ".3g"),
-        "" if stays else _number(distances.get(str(target)), ".3g"),
+        _number(max(evidence["cosines"].values(), default=None), ".2f"),
+        *(_number(evidence[key], ".2g") for key in ("norm", "peer_norm", "usual_norm")),
+        _number(distances.get(str(origin)), ".2g"),
+        "" if stays else _number(distances.get(str(target)), ".2g"),
     ]
 
 

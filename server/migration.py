@@ -193,7 +193,9 @@ class GuardedRule:
         cosines = suspect.evidence.cosines
         target: int | None = max(cosines, key=lambda group: cosines[group], default=None)
         if target is None or cosines[target] < self._settings.fit:
-            if suspect.rounds < _FOUNDING_PATIENCE * self._settings.patience:
+            usual = suspect.evidence.usual_norm
+            loud = usual is not None and suspect.evidence.norm >= self._settings.norm_ratio * usual
+            if not loud or suspect.rounds < _FOUNDING_PATIENCE * self._settings.patience:
                 return None
             members = sum(record.group == suspect.group for record in self._records.values())
             target = suspect.group if members == 1 else None
@@ -234,12 +236,14 @@ class GuardedRule:
 
     def _is_loud(self, record: _Record, norm: float, peer_norm: float | None) -> bool:
         """Whether an update is far longer than the site's own of late, or than its peers', as it usually compares."""
+        # Who is suspected already need not be that loud again: its group's model has begun to follow it.
+        ratio = 1.0 if record.strikes else self._settings.norm_ratio
         usual = record.usual_norm
-        if usual is not None and norm >= self._settings.norm_ratio * usual:
+        if usual is not None and norm >= ratio * usual:
             return True
         # Some sites' updates are always longer than those of their peers; that is no sign of change.
         usual_ratio = max(1.0, statistics.median(record.ratios)) if record.ratios else 1.0
-        return peer_norm is not None and norm >= self._settings.norm_ratio * usual_ratio * peer_norm
+        return peer_norm is not None and norm >= ratio * usual_ratio * peer_norm
 
 
 class _Directions:
@@ -277,8 +281,8 @@ def by_signature(
 ) -> Verdict:
     """Judge by a fresh signature: the nearest group, if it fits, else a new one.
 
-    A signature fits a group if it is nearer to it than half-way to the group's nearest neighbour:
-    mean distance < (mean distance within + smallest mean distance to another group) / 2.
+    A signature fits nowhere if it is as foreign to the nearest group as the groups are to each other: its mean distance
+    to the group's members is no smaller than the smallest mean distance from them to another group.
 
     Parameters
     ----------
@@ -307,12 +311,12 @@ def by_signature(
 def _reach(group: int, between: NDArray[np.float64], speakers: Mapping[int, NDArray[np.intp]]) -> float:
     """How far from a group's members a signature may be and still fit."""
     rows = speakers[group]
-    inside = between[np.ix_(rows, rows)].sum(axis=1) / max(len(rows) - 1, 1)
     neighbours = [float(between[np.ix_(rows, other)].mean()) for key, other in speakers.items() if key != group]
     if neighbours:
-        return (float(inside.mean()) + min(neighbours)) / 2
+        return min(neighbours)
     # The only group has no neighbour; then it reaches twice as far as its widest member.
-    return 2 * float(inside.max()) if len(rows) > 1 else np.inf
+    widest = float(between[np.ix_(rows, rows)].sum(axis=1).max()) / max(len(rows) - 1, 1)
+    return 2 * widest if len(rows) > 1 else np.inf
 
 
 def medians_of_others(values: Vector) -> Vector:

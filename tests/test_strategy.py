@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
+from flwr.app import Message
 
 from common import wire
 from common.config import Config
@@ -30,64 +30,8 @@ from server.events import (
 from server.grid import StreamingGrid
 from server.listeners import run_listeners
 from server.strategy import NoSites
-from tests.loopback import SUPERLINK, Fault, LoopbackGrid
-
-MakeConfig = Callable[..., Config]
-
-
-class Record:
-    """Keeps every event."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def hear(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def reasons(self) -> dict[tuple[str, str], str]:
-        return {(event.stage, event.site): event.reason for event in self.of(SiteLeftOut)}
-
-
-def run(config: Config, grid: LoopbackGrid | None = None, **grid_options: object) -> tuple[Record, LoopbackGrid]:
-    grid = grid or LoopbackGrid(config.sites, **grid_options)  # type: ignore[arg-type]
-    record = Record()
-    conduct(grid, config, [record])
-    return record, grid
-
-
-def run_to_disk(config: Config, path: Path, **grid_options: object) -> Path:
-    conduct(
-        LoopbackGrid(config.sites, **grid_options),  # type: ignore[arg-type]
-        config,
-        run_listeners(config, _made(path)),
-    )
-    return path
-
-
-def _made(path: Path) -> Path:
-    (path / "models").mkdir(parents=True)
-    return path
-
-
-def on(stage: str, site: int, change: Callable[[Message, Message], Message | None]) -> Fault:
-    """Apply `change` to the replies of one site in one stage."""
-
-    def fault(index: int, request: Message, reply: Message) -> Message | None:
-        hit = index == site and request.metadata.message_type.startswith(stage)
-        return change(request, reply) if hit else reply
-
-    return fault
-
-
-def failed(request: Message, reply: Message) -> Message:
-    """What Flower sends in the place of a node that is gone: an error from the SuperLink."""
-    error = Message(Error(code=5, reason="node unavailable"), reply_to=request)
-    error.metadata.__dict__["_src_node_id"] = SUPERLINK
-    return error
+from tests.loopback import LoopbackGrid
+from tests.runs import MakeConfig, Record, failed, made, on, run, run_to_disk
 
 
 def altered_update(change: Callable[[wire.Update], wire.Update]) -> Callable[[Message, Message], Message]:
@@ -542,7 +486,7 @@ def test_an_interrupted_run_leaves_a_valid_directory(small_config: MakeConfig, t
         def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
             return [] if stop.is_set() else super().pull_messages(message_ids)
 
-    path = _made(tmp_path / "run")
+    path = made(tmp_path / "run")
     conduct(NeverIdle(6), config, [*run_listeners(config, path), PressCtrlC()], stop)
     summary = json.loads((path / "summary.json").read_text())
     assert (summary["outcome"], summary["rounds"]) == ("interrupted", 2)
