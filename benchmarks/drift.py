@@ -10,6 +10,7 @@ import argparse
 import csv
 import json
 import statistics
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from cli.simulation import simulate
 from client.data import load_site
 from client.identity import Identity
 from common.config import Config, SettingsError
+from common.drift import read_scenario
 
 # Title, and what is set for it.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -29,6 +31,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "FedCM, guarded": {"method": "fedcm", "migration": "guarded"},
     "FedCM, published rule": {"method": "fedcm", "migration": "fedcm"},
 }
+# Unless the configuration has another one.
+SCENARIO = Path(__file__).parents[1] / "configs" / "drift" / "swap.toml"
 # Rounds within which a drifted site should have found its place, the first round with changed data being the first.
 IN_TIME = 3
 
@@ -74,8 +78,16 @@ def configured(base: Config, variant: str, seed: int, out: Path) -> Config:
 
 
 def finished(config: Config) -> bool:
-    path = Path(config.out) / "summary.json"
-    return path.exists() and json.loads(path.read_text(encoding="utf-8"))["outcome"] == "finished"
+    """Whether this very run is there already."""
+    directory = Path(config.out)
+    if not (directory / "summary.json").exists():
+        return False
+    kept, summary = (
+        json.loads((directory / name).read_text(encoding="utf-8")) for name in ("run.json", "summary.json")
+    )
+    if kept["config"] != json.loads(config.model_dump_json()):
+        raise SettingsError(f"{directory} holds a run with other settings: choose another --out or remove it")
+    return bool(summary["outcome"] == "finished")
 
 
 def label_sets(config: Config, round_number: int) -> dict[str, frozenset[int]]:
@@ -88,8 +100,15 @@ def label_sets(config: Config, round_number: int) -> dict[str, frozenset[int]]:
     return sets
 
 
+def first_drift(config: Config) -> int:
+    first = min(event.first_round(config.rounds) for event in config.drift)
+    if first < 2:
+        raise SettingsError("the drift must come after round 1, or there is no accuracy before it")
+    return first
+
+
 def outcome_of(config: Config) -> Outcome:
-    drift_round = min(event.first_round(config.rounds) for event in config.drift)
+    drift_round = first_drift(config)
     before, after = label_sets(config, drift_round - 1), label_sets(config, config.rounds)
     drifted = {site for site in before if before[site] != after[site]}
     accuracy, groups = read_metrics(Path(config.out))
@@ -100,10 +119,10 @@ def outcome_of(config: Config) -> Outcome:
         homes = {}
         for kind in set(after.values()):
             votes = Counter(now[site] for site in sorted(now) if site not in drifted and after[site] == kind)
-            homes[kind] = votes.most_common(1)[0][0]
-        return sum(now[site] == homes[after[site]] for site in drifted)
+            homes[kind] = votes.most_common(1)[0][0] if votes else None
+        return sum(site in now and now[site] == homes[after[site]] for site in drifted)
 
-    moved = {site for site in before if len({labels[site] for labels in groups}) > 1}
+    moved = {site for site in before if len({labels[site] for labels in groups if site in labels}) > 1}
     return Outcome(
         accuracy,
         drift_round,
@@ -181,7 +200,8 @@ def main() -> None:
     options = parser.parse_args()
     base = read_config(options)
     if not base.drift:
-        raise SettingsError("nothing drifts: add --set drift=configs/drift/swap.toml")
+        base = base.model_copy(update={"drift": read_scenario(str(SCENARIO))})
+    first_drift(base)
     outcomes: dict[str, list[Outcome]] = {variant: [] for variant in VARIANTS}
     for seed in options.seeds:
         for variant in VARIANTS:
@@ -196,4 +216,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SettingsError as error:
+        sys.exit(f"benchmarks.drift: {error}")

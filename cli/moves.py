@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from cli.arguments import Subparsers
 from common.config import SettingsError
 
 _COLUMNS = ("round", "site", "from", "to", "cos own", "other", "norm", "peers", "usual", "d from", "d to")
+
+_WIDTH = 160
 
 
 def register(jobs: Subparsers) -> None:
@@ -39,13 +42,14 @@ def run(options: argparse.Namespace) -> int:
         for entry in entries:
             print(json.dumps(entry))
         return 0
-    console = Console()
+    # In a file or a pipe nothing is cut off.
+    console = Console(width=None if sys.stdout.isatty() else max(_WIDTH, Console().width))
     if not entries:
         console.print("No site was moved or examined.")
         return 0
     table = Table(box=None)
     for title in _COLUMNS:
-        table.add_column(title, no_wrap=True)
+        table.add_column(title, no_wrap=title != "site", overflow="fold")
     for entry in entries:
         table.add_row(*_cells(entry))
     console.print(table, markup=False)

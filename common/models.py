@@ -60,8 +60,9 @@ def build(
 
 
 def flat_head(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Return a copy of the classification head's parameters, weight then bias, as one float64 vector."""
-    return np.concatenate([state[name].ravel() for name in state if name.startswith("head.")], dtype=np.float64)
+    """Return a copy of the classification head's parameters, bias then weight, as one float64 vector."""
+    # By name: a state that arrived over the wire may be in any order.
+    return np.concatenate([state[name].ravel() for name in sorted(state) if name.startswith("head.")], dtype=np.float64)
 
 
 def get_state(model: nn.Module) -> State:

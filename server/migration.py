@@ -10,7 +10,9 @@ Pure rules: head updates and memberships in, suspects and verdicts with their ev
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +27,8 @@ Vector = NDArray[np.float64]
 _HISTORY = 5
 # Rounds for which a group's model still bears the marks of a drifted member after that one was moved.
 _AFTERSHOCK = 2
+# A site that has been silent for so many times its usual gap is no longer waited for.
+_LOST = 5
 # Without signatures a group of one's own is founded late: a disturbed group needs a round or two to settle.
 _FOUNDING_PATIENCE = 3
 
@@ -110,17 +114,27 @@ class _Record:
 
     group: int
     unit: Vector
-    round_number: int
+    first_round: int
+    last_round: int
+    times_heard: int = 0
     # Of the last calm rounds: the norm of the update, and how many times the median of the peers it was.
     norms: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     strikes: int = 0
     rests_until: int = 0
+    # A founder of a group of its own is looked at again after so many rounds; 0: it is not.
+    probation: int = 0
+    look_again: int = 0
 
     @property
     def usual_norm(self) -> float | None:
         """The median norm of the site's last calm rounds."""
         return statistics.median(self.norms) if self.norms else None
+
+    def hear(self, group: int, change: Vector, round_number: int) -> None:
+        """Take in a head update."""
+        self.group, self.unit, self.last_round = group, _unit(change), round_number
+        self.times_heard += 1
 
     def note(self, norm: float, peer_norm: float | None) -> None:
         """Take a round into what is usual for the site."""
@@ -128,21 +142,37 @@ class _Record:
         if peer_norm:
             self.ratios = [*self.ratios, norm / peer_norm][-_HISTORY:]
 
+    def is_lost(self, round_number: int) -> bool:
+        """Whether the site has been silent for far longer than it usually is."""
+        usual_gap = (self.last_round - self.first_round + 1) / self.times_heard
+        return round_number - self.last_round > _LOST * usual_gap
+
 
 class GuardedRule:
     """Leave-one-out unit directions, a norm gate, patience and rest.
 
-    A round goes: `suspects` names who is to be examined; for each of them the caller finds the verdict `by_direction`
-    or `by_signature` and has it noted with `settle`.
+    A round goes: `suspects` names who is to be examined; for each of them in turn the caller finds the verdict
+    `by_direction` or `by_signature`, carries it out, and has it noted with `settle`.
+
+    Parameters
+    ----------
+    settings
+        Thresholds.
+    probation
+        Whether a site that founded a group is examined again later, because it may have been in the middle of a
+        change. Only of use where an examination shows more than the direction of its updates.
     """
 
-    def __init__(self, settings: MigrationSettings) -> None:
+    def __init__(self, settings: MigrationSettings, *, probation: bool = False) -> None:
         self._settings = settings
+        self._probation = probation
         self._records: dict[str, _Record] = {}
         self._shaken: dict[int, int] = {}
+        self._founded: dict[int, Vector] = {}
 
     def suspects(self, round_number: int, changes: Mapping[str, Vector], groups: Mapping[str, int]) -> list[Suspect]:
-        """Judge one round; `changes` are the head updates of the sites that trained, `groups` holds every member."""
+        """Judge one round; `changes` are the head updates of the sites that trained, `groups` are those of all."""
+        self._founded = {}
         heard = {site: changes[site] for site in sorted(changes) if np.any(changes[site])}
         self._remember(round_number, heard, groups)
         norms = {site: _norm(change) for site, change in heard.items()}
@@ -152,32 +182,39 @@ class GuardedRule:
         self._shaken |= dict.fromkeys((self._records[site].group for site in before), round_number)
         # A drifted member spoils its group's model, and then the others have reason to be loud as well.
         disturbed = {group for group, last in self._shaken.items() if round_number <= last + _AFTERSHOCK}
-        directions = _Directions(
+        present = {site: record for site, record in self._records.items() if not record.is_lost(round_number)}
+        witnesses = _Directions(
             {
                 site: record
-                for site, record in self._records.items()
+                for site, record in present.items()
                 if site not in before and (site not in loud or record.group in disturbed)
             }
         )
+        everybody = _Directions(present)
+        sizes = Counter(groups.values())
         found = []
         for site in heard:
             record = self._records[site]
-            cosine = directions.with_peers(record, site)
-            # Where nobody can testify the norm alone counts, unless somebody else of the group was loud first.
+            cosine = witnesses.with_peers(site, record)
+            if cosine is None:
+                # Where nobody is above suspicion, those who are not may speak for each other: if they agree, it is the
+                # whole group that has changed, and it stays together.
+                cosine = everybody.with_peers(site, record)
+            # With nobody else in the group the norm alone counts, unless the group is still shaken by one who left.
             unexplained = site in before or record.group not in disturbed
-            outlier = unexplained if cosine is None else cosine < self._settings.tau
+            outlier = site in loud and (unexplained if cosine is None else cosine < self._settings.tau)
             resting = round_number < record.rests_until
-            if resting or not outlier or site not in loud:
-                record.strikes = 0
-                # A loud round becomes the usual only where nothing else explains it.
-                if site not in loud or not (resting or record.group in disturbed):
-                    record.note(norms[site], peer_norms[site])
-                continue
-            record.strikes += 1
-            if record.strikes >= self._settings.patience:
+            if outlier and resting:
+                self._shaken[record.group] = round_number
+            record.strikes = record.strikes + 1 if outlier and not resting else 0
+            # A loud round becomes the usual only where nothing else explains it.
+            if not record.strikes and (site not in loud or not (resting or record.group in disturbed)):
+                record.note(norms[site], peer_norms[site])
+            on_probation = record.probation and round_number >= record.look_again and sizes[record.group] == 1
+            if record.strikes >= self._settings.patience or on_probation:
                 evidence = Evidence(
                     cosine=cosine,
-                    cosines=directions.with_others(record),
+                    cosines=witnesses.with_others(record),
                     norm=norms[site],
                     peer_norm=peer_norms[site],
                     usual_norm=record.usual_norm,
@@ -188,7 +225,8 @@ class GuardedRule:
     def by_direction(self, suspect: Suspect) -> Verdict | None:
         """Judge by the update alone: the group with the largest cosine, if it fits. None: not sure yet.
 
-        A site that fits nowhere for long founds a group of its own, or stays if it has one.
+        A site that fits nowhere for long founds a group of its own, together with those who found one in the same
+        round and head the same way; a site that is alone already stays.
         """
         cosines = suspect.evidence.cosines
         target: int | None = max(cosines, key=lambda group: cosines[group], default=None)
@@ -197,28 +235,43 @@ class GuardedRule:
             loud = usual is not None and suspect.evidence.norm >= self._settings.norm_ratio * usual
             if not loud or suspect.rounds < _FOUNDING_PATIENCE * self._settings.patience:
                 return None
+            unit = self._records[suspect.site].unit
+            alike = [group for group, other in self._founded.items() if _cosine(unit, other) >= self._settings.fit]
             members = sum(record.group == suspect.group for record in self._records.values())
-            target = suspect.group if members == 1 else None
+            target = alike[0] if alike else suspect.group if members == 1 else None
         return Verdict(suspect.site, suspect.group, target, suspect.evidence)
 
     def is_suspected(self, site: str) -> bool:
         """Whether the site was an outlier in its last round."""
         return site in self._records and self._records[site].strikes > 0
 
-    def settle(self, site: str, group: int, round_number: int) -> None:
-        """Note that a site was examined and belongs to `group` now; it is left in peace for a while."""
-        record = self._records[site]
-        if record.group != group:
+    def settle(self, verdict: Verdict, group: int, round_number: int) -> None:
+        """Note that a verdict was carried out and the site belongs to `group`; it is left in peace for a while."""
+        record = self._records[verdict.site]
+        if verdict.target is None:
+            # Its group's model is a copy of the one it had, so its last update speaks for the new group too.
+            self._founded[group] = record.unit
+            record.probation = self._settings.dwell + 1 if self._probation else 0
+        elif group != record.group:
             # Its last update was made with another group's model and says nothing about the new one.
-            record.unit, record.group = np.zeros_like(record.unit), group
+            record.unit = np.zeros_like(record.unit)
+            record.probation = 0
+        else:
+            record.probation *= 2
+        record.look_again = round_number + record.probation
+        record.group = group
         record.strikes, record.norms, record.ratios = 0, [], []
         record.rests_until = round_number + 1 + self._settings.dwell
 
     def _remember(self, round_number: int, heard: Mapping[str, Vector], groups: Mapping[str, int]) -> None:
         for site, change in heard.items():
-            record = self._records.setdefault(site, _Record(groups[site], change, round_number))
-            record.group, record.unit, record.round_number = groups[site], _unit(change), round_number
-        self._records = {site: self._records[site] for site in sorted(self._records) if site in groups}
+            if site not in self._records:
+                self._records[site] = _Record(groups[site], change, round_number, round_number)
+            self._records[site].hear(groups[site], change, round_number)
+        self._records = dict(sorted(self._records.items()))
+        for record in self._records.values():
+            if record.strikes and record.is_lost(round_number):
+                record.strikes = 0
 
     def _peer_norms(self, norms: Mapping[str, float]) -> dict[str, float | None]:
         """The median norm of the other members of each site's group that were heard this round."""
@@ -237,7 +290,7 @@ class GuardedRule:
     def _is_loud(self, record: _Record, norm: float, peer_norm: float | None) -> bool:
         """Whether an update is far longer than the site's own of late, or than its peers', as it usually compares."""
         # Who is suspected already need not be that loud again: its group's model has begun to follow it.
-        ratio = 1.0 if record.strikes else self._settings.norm_ratio
+        ratio = math.sqrt(self._settings.norm_ratio) if record.strikes else self._settings.norm_ratio
         usual = record.usual_norm
         if usual is not None and norm >= ratio * usual:
             return True
@@ -257,7 +310,7 @@ class _Directions:
         self._heard = {group: _latest(members) for group, members in self._members.items()}
         self._sums = {group: _sum(heard) for group, heard in self._heard.items()}
 
-    def with_peers(self, record: _Record, site: str) -> float | None:
+    def with_peers(self, site: str, record: _Record) -> float | None:
         """Cosine with the direction of the site's own group, the site itself left out; None: nobody else."""
         heard = self._heard.get(record.group, {})
         if site not in heard:
@@ -274,12 +327,13 @@ class _Directions:
 
 def by_signature(
     suspect: Suspect,
-    fresh: Vector,
-    between: NDArray[np.float64],
+    fresh: int,
+    distance: NDArray[np.float64],
+    rows: NDArray[np.intp],
     labels: NDArray[np.int64],
     witnesses: NDArray[np.bool_],
 ) -> Verdict:
-    """Judge by a fresh signature: the nearest group, if it fits, else a new one.
+    """Judge by a fresh signature: the nearest group, if it fits, else a new one; a site that is alone already stays.
 
     A signature fits nowhere if it is as foreign to the nearest group as the groups are to each other: its mean distance
     to the group's members is no smaller than the smallest mean distance from them to another group.
@@ -288,10 +342,12 @@ def by_signature(
     ----------
     suspect
         Who is examined.
-    fresh : float64[N]
-        Distances from the fresh signature to those of the N members.
-    between : float64[N, N]
-        Distances among the members' signatures; suspects are here with what they sent before.
+    fresh
+        Row of its fresh signature in `distance`.
+    distance : float64[M, M]
+        Among all signatures, old and fresh.
+    rows : int[N]
+        Row of each member's signature; of a suspect that is still to be examined, the one it sent before.
     labels : int64[N]
         The members' groups.
     witnesses : bool[N]
@@ -300,23 +356,24 @@ def by_signature(
     speakers: dict[int, NDArray[np.intp]] = {}
     for group in np.unique(labels).tolist():
         members = labels == group
-        speakers[group] = np.flatnonzero(members & witnesses if (members & witnesses).any() else members)
-    distances = {group: float(fresh[rows].mean()) for group, rows in speakers.items()}
+        speakers[group] = rows[members & witnesses if (members & witnesses).any() else members]
+    distances = {group: float(distance[fresh, rows].mean()) for group, rows in speakers.items()}
     # On a tie the site stays where it is.
     nearest = min(distances, key=lambda group: (distances[group], group != suspect.group, group))
-    target = nearest if distances[nearest] < _reach(nearest, between, speakers) else None
+    fits = distances[nearest] < _reach(nearest, distance, speakers)
+    alone = int((labels == suspect.group).sum()) == 1
+    target = nearest if fits else suspect.group if alone else None
     return Verdict(suspect.site, suspect.group, target, replace(suspect.evidence, distances=distances))
 
 
-def _reach(group: int, between: NDArray[np.float64], speakers: Mapping[int, NDArray[np.intp]]) -> float:
+def _reach(group: int, distance: NDArray[np.float64], speakers: Mapping[int, NDArray[np.intp]]) -> float:
     """How far from a group's members a signature may be and still fit."""
     rows = speakers[group]
-    neighbours = [float(between[np.ix_(rows, other)].mean()) for key, other in speakers.items() if key != group]
+    neighbours = [float(distance[np.ix_(rows, other)].mean()) for key, other in speakers.items() if key != group]
     if neighbours:
         return min(neighbours)
     # The only group has no neighbour; then it reaches twice as far as its widest member.
-    widest = float(between[np.ix_(rows, rows)].sum(axis=1).max()) / max(len(rows) - 1, 1)
-    return 2 * widest if len(rows) > 1 else np.inf
+    return 2 * float(distance[np.ix_(rows, rows)].sum(axis=1).max()) / max(len(rows) - 1, 1)
 
 
 def medians_of_others(values: Vector) -> Vector:
@@ -331,8 +388,8 @@ def medians_of_others(values: Vector) -> Vector:
 
 
 def _latest(records: Mapping[str, _Record]) -> dict[str, _Record]:
-    last = max(record.round_number for record in records.values())
-    return {site: record for site, record in records.items() if record.round_number == last}
+    last = max(record.last_round for record in records.values())
+    return {site: record for site, record in records.items() if record.last_round == last}
 
 
 def _sum(records: Mapping[str, _Record]) -> Vector:

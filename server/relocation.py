@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.config import Config, SettingsError
+from common.wire import Introduction
 from server.enrolment import Enrolment
 from server.grid import StreamingGrid
 from server.methods import Method, get_method
 from server.migration import GuardedRule, PublishedRule, Suspect, Verdict, by_signature
 from server.roster import Roster
+
+# After so many questions without an answer a suspect is judged by its updates alone.
+_MOST_QUESTIONS = 3
 
 
 class Relocation:
@@ -34,49 +39,58 @@ class Relocation:
         self._roster = roster
         self._enrolment = enrolment
         published = chosen_rule(config, method) == "fedcm"
-        self._rule = PublishedRule(config.migration) if published else GuardedRule(config.migration)
+        self._rule = (
+            PublishedRule(config.migration)
+            if published
+            else GuardedRule(config.migration, probation=method.can_confirm)
+        )
+        self._unanswered: Counter[str] = Counter()
 
     def review(
         self, grid: StreamingGrid, round_number: int, changes: Mapping[str, NDArray[np.float64]]
-    ) -> list[Verdict]:
-        """Judge the head updates of a round; a verdict may be that a suspect stays."""
+    ) -> Iterator[Verdict]:
+        """Judge the head updates of a round; a verdict may be that a suspect stays.
+
+        Each verdict is to be carried out and settled before the next one is asked for.
+        """
         groups = {member.name: member.group for member in self._roster.members}
         if isinstance(self._rule, PublishedRule):
-            return self._rule.moves(changes, groups)
+            yield from self._rule.moves(changes, groups)
+            return
         suspects = self._rule.suspects(round_number, changes, groups)
-        if not suspects:
-            return []
-        if not self._method.can_confirm:
-            verdicts = [self._rule.by_direction(suspect) for suspect in suspects]
-            return [verdict for verdict in verdicts if verdict is not None]
-        return self._confirmed(grid, round_number, suspects)
+        if suspects and self._method.can_confirm:
+            answers = self._enrolment.ask_again(grid, [self._roster[one.site] for one in suspects], round_number)
+            yield from self._confirmed([suspect for suspect in suspects if suspect.site in answers], answers)
+            self._unanswered.update(suspect.site for suspect in suspects if suspect.site not in answers)
+            # Who does not answer stays under suspicion and is asked again, but not for ever.
+            suspects = [suspect for suspect in suspects if self._unanswered[suspect.site] >= _MOST_QUESTIONS]
+        for suspect in suspects:
+            verdict = self._rule.by_direction(suspect)
+            if verdict is not None:
+                del self._unanswered[suspect.site]
+                yield verdict
 
-    def settle(self, site: str, group: int, round_number: int) -> None:
-        """Note that a verdict was carried out."""
+    def settle(self, verdict: Verdict, group: int, round_number: int) -> None:
+        """Note that a verdict was carried out: the site belongs to `group` now."""
         if isinstance(self._rule, GuardedRule):
-            self._rule.settle(site, group, round_number)
+            self._rule.settle(verdict, group, round_number)
 
-    def _confirmed(self, grid: StreamingGrid, round_number: int, suspects: Sequence[Suspect]) -> list[Verdict]:
+    def _confirmed(self, suspects: Sequence[Suspect], answers: Mapping[str, Introduction]) -> Iterator[Verdict]:
         assert isinstance(self._rule, GuardedRule)
         assert self._method.distance is not None
-        answers = self._enrolment.ask_again(grid, [self._roster[suspect.site] for suspect in suspects], round_number)
-        # Who does not answer stays under suspicion and is asked again after the next round.
-        suspects = [suspect for suspect in suspects if suspect.site in answers]
         if not suspects:
-            return []
+            return
         members = self._roster.members
-        known = [member.fingerprint for member in members]
         fresh = [answers[suspect.site].fingerprint for suspect in suspects]
-        distance = self._method.distance([*known, *fresh], self._config.cluster)
-        count = len(known)
-        witnesses = np.array([not self._rule.is_suspected(member.name) for member in members])
-        verdicts = [
-            by_signature(suspect, row, distance[:count, :count], self._roster.labels, witnesses)
-            for suspect, row in zip(suspects, distance[count:, :count], strict=True)
-        ]
-        for name, introduction in answers.items():
-            self._roster.renew(name, introduction)
-        return verdicts
+        distance = self._method.distance([*(member.fingerprint for member in members), *fresh], self._config.cluster)
+        rows = np.arange(len(members))
+        position = {member.name: index for index, member in enumerate(members)}
+        for row, suspect in enumerate(suspects, start=len(members)):
+            witnesses = np.array([not self._rule.is_suspected(member.name) for member in members])
+            yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses)
+            del self._unanswered[suspect.site]
+            rows[position[suspect.site]] = row
+            self._roster.renew(suspect.site, answers[suspect.site])
 
 
 def check_method(config: Config) -> None:

@@ -48,9 +48,9 @@ from server.roster import Member, Roster
 
 _log = logging.getLogger("coterie")
 
-# A site may train on more samples than it declared, but not on wildly more: the fixed-point averages are scaled by
-# what was declared. Where data are expected to change, there is more room.
-_GROWTH, _GROWTH_IF_CHANGING = 2, 16
+# A site may train on more samples than it declared (its folder grows), but not on wildly more: the fixed-point averages
+# are scaled by what was declared. Whoever outgrows that is asked anew.
+_GROWTH = 16
 
 
 class NoSites(SettingsError):
@@ -95,7 +95,7 @@ class ClusteredStrategy(Strategy):
             None if chosen_rule(config, method) == "off" else Relocation(config, method, self._roster, self._enrolment)
         )
         self._models: dict[int, State] = {}
-        self._growth = _GROWTH_IF_CHANGING if config.data.watch or config.drift else _GROWTH
+        self._changing = config.data.watch or bool(config.drift)
         self._outgrown: set[str] = set()
         self._head_changes: dict[str, NDArray[np.float64]] = {}
         self._founded = 0
@@ -150,7 +150,7 @@ class ClusteredStrategy(Strategy):
     def _renew_cards(self, grid: StreamingGrid, round_number: int) -> None:
         """Ask sites that have far more data than they declared to introduce themselves again."""
         names, self._outgrown = sorted(self._outgrown), set()
-        if not names or self._growth == _GROWTH:
+        if not names:
             return
         for name, introduction in self._enrolment.ask_again(
             grid, [self._roster[name] for name in names], round_number
@@ -238,11 +238,15 @@ class ClusteredStrategy(Strategy):
                     content_of(reply), classes=self._class_count, limit_mb=self._config.round.max_message_mb
                 )
                 count = int(evaluation.statistics.confusion.sum())
-                self._check_growth(member, count, member.card.test_samples, "test")
+                if not count and not self._changing:
+                    raise wire.WireError(f"tests on nothing after declaring {member.card.test_samples} samples")
+                self._check_growth(member, count, max(member.card.test_samples, self._changing), "test")
             except wire.WireError as error:
                 self._leave_out(member, str(error))
                 continue
             self._accepted(member, reply, evaluation.seconds)
+            if not count:
+                continue
             sites[member.name] = summarise(evaluation.statistics)
             # Counts add up exactly in any order; the float losses are kept apart for an exact sum.
             losses.setdefault(member.group, []).append(evaluation.statistics.loss_sum)
@@ -279,7 +283,7 @@ class ClusteredStrategy(Strategy):
         changes, self._head_changes = self._head_changes, {}
         for verdict in self._relocation.review(self._streaming(self._grid), round_number, changes):
             group = self._carry_out(verdict, round_number)
-            self._relocation.settle(verdict.site, group, round_number)
+            self._relocation.settle(verdict, group, round_number)
         for group in sorted(self._models.keys() - set(self._roster.labels.tolist())):
             del self._models[group]
             self._audience.tell(GroupRetired(round_number, group))
@@ -340,7 +344,8 @@ class ClusteredStrategy(Strategy):
         return [members[index] for index in drawn]
 
     def _tested(self, round_number: int, members: list[Member]) -> list[Member]:
-        return [member for member in members if member.card.test_samples]
+        # Who has nothing to test on is not asked, unless that may have changed.
+        return [member for member in members if member.card.test_samples or self._changing]
 
     def _replies(self, replies: Iterable[Message]) -> Iterator[tuple[Member, Message]]:
         """Match replies to the members that were asked; a reply nobody asked for is dropped."""
@@ -361,8 +366,8 @@ class ClusteredStrategy(Strategy):
                 averages[member.group] = GroupAverage(self._models[member.group], self._capacity(member.group))
             averages[member.group].add(update.state, update.samples)
             if self._relocation is not None:
-                change = flat_head(update.state) - flat_head(self._models[member.group])
-                self._head_changes[member.name] = change
+                before = self._models[member.group]
+                self._head_changes[member.name] = flat_head(update.state) - flat_head(before)
         except (wire.WireError, RejectedUpdate) as error:
             self._leave_out(member, str(error))
             return None
@@ -370,13 +375,13 @@ class ClusteredStrategy(Strategy):
         return update
 
     def _check_growth(self, member: Member, count: int, declared: int, part: str) -> None:
-        if not 0 < count <= self._growth * declared:
+        if count > _GROWTH * declared:
             self._outgrown.add(member.name)
             raise wire.WireError(f"claims {count} {part} samples after declaring {declared}")
 
     def _capacity(self, group: int) -> int:
         """An upper bound of the samples behind a group's average, known before the first reply."""
-        return self._growth * sum(member.card.train_samples for member in self._roster.groups()[group])
+        return _GROWTH * sum(member.card.train_samples for member in self._roster.groups()[group])
 
     def _still_waiting(self, group: int) -> bool:
         assert self._book is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.config import MigrationSettings
-from server.migration import Evidence, GuardedRule, PublishedRule, Suspect, by_signature, medians_of_others
+from server.migration import (
+    Evidence,
+    GuardedRule,
+    PublishedRule,
+    Suspect,
+    Verdict,
+    by_signature,
+    medians_of_others,
+)
 from tests.arrays_federation import ArraysFederation
 
 DRIFT = 21
@@ -52,8 +60,7 @@ def play(
         if rule == "fedcm":
             verdicts = published.moves(changes, story.groups)
         else:
-            examined = [guarded.by_direction(one) for one in guarded.suspects(round_number, changes, story.groups)]
-            verdicts = [verdict for verdict in examined if verdict is not None]
+            verdicts = examined(guarded, round_number, changes, story.groups)
         for verdict in verdicts:
             group = max(federation.models) + 1 if verdict.target is None else verdict.target
             federation.models.setdefault(group, federation.models[verdict.origin])
@@ -61,8 +68,18 @@ def play(
             if group != verdict.origin:
                 story.moves.append((round_number, verdict.site, group))
             if rule == "guarded":
-                guarded.settle(verdict.site, group, round_number)
+                guarded.settle(verdict, group, round_number)
     return story
+
+
+def examined(
+    rule: GuardedRule, round_number: int, changes: dict[str, np.ndarray], groups: dict[str, int]
+) -> Iterator[Verdict]:
+    """Judge suspects by direction, one after the other."""
+    for suspect in rule.suspects(round_number, changes, groups):
+        verdict = rule.by_direction(suspect)
+        if verdict is not None:
+            yield verdict
 
 
 def nothing(federation: ArraysFederation) -> None:
@@ -140,7 +157,6 @@ def two_one_way(federation: ArraysFederation) -> None:
         pytest.param(two_together, 20, {"000", "005", "001", "006"}, id="half a group"),
         pytest.param(two_one_way, 20, {"000", "005"}, id="half a group, one way"),
         pytest.param(lambda federation: federation.swap("000", "001"), 10, {"000", "001"}, id="a group of two"),
-        pytest.param(two_one_way, 10, {"000", "005"}, id="a whole group"),
     ],
 )
 def test_exactly_the_drifted_move_within_three_rounds(drift: Drift, sites: int, drifted: set[str], seed: int) -> None:
@@ -290,7 +306,7 @@ def test_patience_norm_gate_and_dwell() -> None:
     assert verdict is not None
     assert (verdict.site, verdict.origin, verdict.target) == ("a", 0, 1)
     moved = GROUPS | {"a": 1}
-    rule.settle("a", 1, 15)
+    rule.settle(verdict, 1, 15)
     # It rests for two rounds, whatever it does, and then needs patience anew.
     for round_number in (16, 17, 18, 19):
         assert rule.suspects(round_number, _drifting(moved, rng, "a", 0, 20.0), moved) == []
@@ -330,13 +346,82 @@ def test_one_site_two_sites_and_zero_updates() -> None:
     assert PublishedRule(MigrationSettings()).moves({"a": np.zeros(3)}, {"a": 0}) == []
 
 
-def test_a_site_that_left_is_forgotten() -> None:
+def test_a_strike_does_not_outlive_the_site_that_got_it() -> None:
+    rng = np.random.default_rng(0)
+    groups = {"a": 0, "b": 0, "c": 1, "d": 1}
+    rule = GuardedRule(MigrationSettings())
+    _calm_then(rule, groups, rng)
+    assert rule.suspects(7, _drifting(groups, rng, "a", 1, 20.0), groups) == []
+    assert rule.is_suspected("a")
+    # From now on nobody hears of a; b is alone in what is heard of group 0.
+    rest = {site: group for site, group in groups.items() if site != "a"}
+    for round_number in range(8, 15):
+        assert rule.suspects(round_number, _calm(rest, rng), groups) == []
+    assert not rule.is_suspected("a")
+    found = []
+    for round_number in range(15, 18):
+        found += rule.suspects(round_number, _drifting(rest, rng, "b", 1, 20.0), groups)
+    assert found[0].site == "b"
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["beside another group", "the only group"])
+def test_a_group_that_changes_as_a_whole_stays_together(alone: bool) -> None:
+    rng = np.random.default_rng(0)
+    groups = {"a": 0, "b": 0, "c": 0} if alone else GROUPS
+    rule = GuardedRule(MigrationSettings())
+    _calm_then(rule, groups, rng)
+    for round_number in range(7, 20):
+        changes = _calm(groups, rng)
+        changes |= {site: 20 * (np.eye(8)[6] + rng.normal(0, 0.05, 8)) for site in "abc"}
+        assert rule.suspects(round_number, changes, groups) == []
+
+
+def test_a_drifter_at_rest_brings_nobody_else_under_suspicion() -> None:
     rng = np.random.default_rng(0)
     rule = GuardedRule(MigrationSettings())
     _calm_then(rule, GROUPS, rng)
-    rest = {site: group for site, group in GROUPS.items() if site != "f"}
-    assert rule.suspects(7, _calm(rest, rng), rest) == []
-    assert not rule.is_suspected("f")
+    for round_number in (7, 8):
+        found = rule.suspects(round_number, _drifting(GROUPS, rng, "a", 1, 20.0), GROUPS)
+    # Its signature says that it stays; but it goes on pulling, and the others pull back.
+    rule.settle(Verdict("a", 0, 0, found[0].evidence), 0, 8)
+    for round_number in (9, 10, 11):
+        changes = _drifting(GROUPS, rng, "a", 1, 20.0)
+        changes |= {site: 8 * changes[site] for site in ("b", "c")}
+        assert rule.suspects(round_number, changes, GROUPS) == []
+
+
+def test_founders_of_one_round_that_head_the_same_way_share_a_group() -> None:
+    rng = np.random.default_rng(0)
+    groups = dict.fromkeys("abcdefg", 0) | {"x": 1, "y": 1}
+    rule = GuardedRule(MigrationSettings())
+    _calm_then(rule, groups, rng)
+    away = {"a": np.eye(8)[4] - np.eye(8)[0], "b": np.eye(8)[4] - np.eye(8)[0], "c": np.eye(8)[6] - 2 * np.eye(8)[0]}
+    founded: dict[str, int | None] = {}
+    numbers = iter(range(2, 10))
+    for round_number in range(7, 13):
+        changes = _calm(groups, rng) | {site: 20 * change for site, change in away.items()}
+        for verdict in examined(rule, round_number, changes, groups):
+            group = next(numbers) if verdict.target is None else verdict.target
+            rule.settle(verdict, group, round_number)
+            founded[verdict.site] = group
+    assert founded["a"] == founded["b"] == 2
+    assert set(founded) == {"a", "b", "c"}
+
+
+def test_a_founder_is_looked_at_again_ever_more_rarely_while_it_is_alone() -> None:
+    rng = np.random.default_rng(0)
+    rule = GuardedRule(MigrationSettings(dwell=2), probation=True)
+    _calm_then(rule, GROUPS, rng)
+    rule.settle(Verdict("a", 0, None, Evidence(None, {}, 1.0)), 2, 6)
+    groups = GROUPS | {"a": 2}
+    examined_in = []
+    for round_number in range(7, 40):
+        for suspect in rule.suspects(round_number, _calm(groups, rng), groups):
+            examined_in.append(round_number)
+            rule.settle(Verdict(suspect.site, 2, 2, suspect.evidence), 2, round_number)
+    assert examined_in == [9, 15, 27]
+    company = groups | {"b": 2}
+    assert all(rule.suspects(number, _calm(company, rng), company) == [] for number in range(50, 60))
 
 
 # --- confirmation by signature ----------------------------------------------------------------------------------------
@@ -351,8 +436,9 @@ def _places(positions: list[float]) -> np.ndarray:
 def _judge(at: float, positions: list[float], labels: list[int], witnesses: list[bool] | None = None) -> int | None:
     verdict = by_signature(
         SUSPECT,
-        np.abs(np.array(positions) - at),
-        _places(positions),
+        len(positions),
+        _places([*positions, at]),
+        np.arange(len(positions)),
         np.array(labels),
         np.array(witnesses or [True] * len(labels)),
     )
@@ -382,4 +468,6 @@ def test_on_a_tie_a_site_stays_and_a_single_group_may_lose_a_stranger() -> None:
     assert _judge(5.0, [10.0, 0.0], [0, 1]) == 0
     assert _judge(0.5, [0.0, 1.0, 0.5], [0, 0, 0]) == 0
     assert _judge(50.0, [0.0, 1.0, 0.5], [0, 0, 0]) is None
+    # Who is alone in a group cannot found another.
     assert _judge(50.0, [0.0], [0]) == 0
+    assert _judge(50.0, [0.0, 10.0], [0, 1]) == 0

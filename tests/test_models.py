@@ -62,7 +62,8 @@ def test_head_is_the_last_weight_and_bias(name: str) -> None:
     state = get_state(model)
     weight, bias = list(state.values())[-2:]
     assert len(weight) == len(bias) == 7
-    np.testing.assert_array_equal(flat_head(state), np.concatenate([weight.ravel(), bias]))
+    np.testing.assert_array_equal(flat_head(state), np.concatenate([bias, weight.ravel()]))
+    np.testing.assert_array_equal(flat_head(dict(reversed(state.items()))), flat_head(state))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -119,7 +119,9 @@ def test_a_suspect_that_does_not_answer_stays_and_is_asked_again(drifting: MakeC
     assert signature_queries(grid) == [0, 1, 0]
 
 
-def test_a_bad_answer_is_named_and_moves_nobody(drifting: MakeConfig) -> None:
+def test_a_suspect_whose_answers_are_useless_is_named_and_in_the_end_judged_by_its_updates(
+    drifting: MakeConfig,
+) -> None:
     def poisoned(request: Message, reply: Message) -> Message:
         prototypes = np.full((1, 4), np.nan, np.float32)
         reply.content["signature"] = wire.pack_arrays(
@@ -127,10 +129,13 @@ def test_a_bad_answer_is_named_and_moves_nobody(drifting: MakeConfig) -> None:
         )
         return reply
 
-    record, _ = run(drifting(), fault=suspect_answers(poisoned, first=1))
-    assert "finite" in record.reasons["confirm", "000"]
-    assert {move.site for move in record.of(SiteMoved)} == {"001"}
-    assert record.of(RunEnded)[0].outcome == "finished"
+    record, grid = run(drifting(), fault=suspect_answers(poisoned, first=1))
+    failures = [event for event in record.of(SiteLeftOut) if event.stage == "confirm"]
+    assert [(event.site, event.round_number) for event in failures] == [("000", 8), ("000", 9), ("000", 10)]
+    assert all("finite" in event.reason for event in failures)
+    last = record.of(SiteMoved)[-1]
+    assert (last.site, last.round_number, last.evidence.distances) == ("000", 10, {})
+    assert signature_queries(grid) == [0, 1, 0, 0]
 
 
 def test_a_suspect_under_another_name_is_not_believed(drifting: MakeConfig) -> None:
