@@ -13,9 +13,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -80,7 +82,14 @@ class DriftEvent(BaseModel):
             raise ValueError("swap exchanges the data of pairs: name an even number of sites")
         if self.classes and self.kind != "vanish":
             raise ValueError(f"classes goes with kind = 'vanish', not with {self.kind!r}")
+        if "strength" in self.model_fields_set and self.kind not in ("blur", "contrast"):
+            raise ValueError(f"strength goes with kind = 'blur' or 'contrast', not with {self.kind!r}")
         return self
+
+    @model_serializer(mode="wrap")
+    def _what_was_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A default that was written out would read back as a setting, and be refused where it has no meaning.
+        return {key: value for key, value in dump(self).items() if key in self.model_fields_set}
 
     def first_round(self, rounds: int) -> int:
         """The first round in which anything has changed, in a run of `rounds` rounds."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -92,14 +94,15 @@ class TestScenario:
                 st.integers(1, 20) | st.floats(0.01, 0.99),
                 st.floats(0.01, 1) | st.sampled_from([("000", "001"), ("003", "002")]),
                 over=st.integers(1, 5),
-                strength=st.floats(0.1, 1),
-            ),
+            )
+            | st.builds(event, st.sampled_from(["blur", "contrast"]), strength=st.floats(0.1, 1)),
             max_size=3,
         )
     )
     def test_it_travels_unchanged(self, events: list[DriftEvent]) -> None:
         config = parse({"drift": tuple(events)})
         assert parse(flat_values(config)) == config
+        assert read_scenario(write_scenario(tuple(events))) == tuple(events)
         site = config.for_site()
         assert SiteSettings.model_validate_json(site.model_dump_json(), strict=False) == site
         assert hash(site) == hash(config.for_site())
@@ -131,6 +134,9 @@ class TestScenario:
             ({"over": 3, "period": 2}, ["over = 3", "period = 2"]),
             ({"over": 0}, ["over = 0", "greater than or equal to 1"]),
             ({"classes": ["1"]}, ["'vanish'"]),
+            ({"strength": 0.9}, ["strength goes with", "'blur'", "not with 'swap'"]),
+            ({"strength": 0.5, "kind": "vanish"}, ["not with 'vanish'"]),
+            ({"strength": 0.5, "kind": "invert"}, ["not with 'invert'"]),
             ({"kind": "melt"}, ["kind = 'melt'", "'swap'"]),
             ({"sitse": 3}, ["there is no sitse", "sites"]),
         ],
@@ -250,6 +256,38 @@ class TestSwap:
                 assert not set(labels[now]) & set(labels[train])
         assert swapped % 2 == 0
         assert max(2, share * sites - 1 - 1e-9) <= swapped <= max(2, share * sites + 1 + 1e-9)
+
+    @settings(max_examples=60)
+    @given(seed=st.integers(0, 999), groups=st.integers(2, 5), flip=st.booleans(), share=st.floats(0.3, 1))
+    def test_whoever_swaps_again_changes_group_again(self, seed: int, groups: int, flip: bool, share: float) -> None:
+        labels = np.arange(200) % 5
+        parts = deal(labels, 10, seed, scheme="disjoint", groups=groups, min_size=2)
+        events = [event(at=2, sites=1.0), event(at=5, sites=share), event(at=7, sites=1.0)]
+        # Whatever the order of the file: what happens later happens to what there is then.
+        plan = make_plan(events[::-1] if flip else events, labels, parts, seed)
+        for number in (2, 5, 7):
+            for site in range(10):
+                before, now = (plan.holding(site, when).train for when in (number - 1, number))
+                if not np.array_equal(before, now):
+                    assert not set(labels[before]) & set(labels[now])
+
+    def test_a_later_swap_is_of_what_sites_then_hold_whatever_the_order_of_the_file(self) -> None:
+        labels = np.arange(60) % 5
+        parts = deal(labels, 3, 0, scheme="iid")
+        first, then = event(at=2, sites=("000", "002")), event(at=5, sites=("000", "001"))
+        for events in ([first, then], [then, first]):
+            plan = make_plan(events, labels, parts)
+            for number, owners in ((1, (0, 1, 2)), (4, (2, 1, 0)), (5, (1, 2, 0))):
+                for site, owner in enumerate(owners):
+                    assert np.array_equal(plan.holding(site, number).train, parts[owner][0])
+
+    def test_of_two_swaps_in_one_round_the_second_pairs_what_the_first_made(self) -> None:
+        labels = np.arange(200) % 5
+        parts = deal(labels, 10, 0, scheme="disjoint", groups=5)
+        for seed in range(20):
+            once, twice = (make_plan([event(sites=1.0)] * times, labels, parts, seed) for times in (1, 2))
+            for site in range(10):
+                assert not set(labels[once.holding(site, 4).train]) & set(labels[twice.holding(site, 4).train])
 
     def test_a_fifth_of_twenty_is_four_and_the_seed_draws_them(self) -> None:
         labels = np.arange(400) % 5
@@ -578,7 +616,72 @@ def kept(folder: Path) -> list[str]:
     return sorted(path.suffix for path in (folder.parent / "cache" / "decoded").iterdir())
 
 
+SIZE = 8
+UNIVERSE = 24
+
+
+def write_state(root: Path, kind: str, rows: list[int]) -> Path:
+    """Give a site the samples `rows`, in that order; sample i is of patient i // 3, but the last six are of nobody."""
+    if kind.startswith("npz"):
+        pixels = np.array(rows, np.uint8)[:, None, None] * np.full((1, SIZE, SIZE), 10, np.uint8)
+        groups = {"group": [f"p{row // 3}" for row in rows]} if kind == "npz, groups" else {}
+        np.savez(root / "data.npz", x=pixels, y=[row % 2 for row in rows], **groups)  # type: ignore[arg-type]
+        return root / "data.npz"
+    scans = root / "scans"
+    wanted = {scans / "ab"[row % 2] / f"{row}.png": row for row in rows}
+    for path in set(scans.rglob("*.png")) - wanted.keys():
+        path.unlink()
+    for path, row in wanted.items():
+        if not path.exists():
+            save(path, 10 * row)
+    if kind == "folder":
+        return scans
+    with (root / "list.csv").open("w") as handle:
+        table = csv.writer(handle)
+        table.writerow(["path", "label", "group"])
+        for path, row in wanted.items():
+            table.writerow([path.relative_to(root), "ab"[row % 2], f"p{row // 3}" if row < UNIVERSE - 6 else ""])
+    return root / "list.csv"
+
+
 class TestWatch:
+    @pytest.mark.parametrize("kind", ["folder", "manifest, groups", "npz", "npz, groups"])
+    @settings(max_examples=12, deadline=None)
+    @given(
+        states=st.lists(st.sets(st.integers(0, UNIVERSE - 1)), min_size=1, max_size=4),
+        shuffle=st.randoms(use_true_random=False),
+        name=st.sampled_from(["clinic", "practice", "hospital"]),
+    )
+    def test_nobody_is_ever_tested_on_what_was_trained_on(
+        self, kind: str, states: list[set[int]], shuffle: Any, name: str
+    ) -> None:
+        sides: list[tuple[set[int], set[int]]] = []
+        with tempfile.TemporaryDirectory() as folder:
+            for state in [set(range(UNIVERSE)), *states]:
+                # One that trains is always there: a site that has nothing else would train on what it held out.
+                rows = list(state | {min(sides[0][0])} if sides else state)
+                shuffle.shuffle(rows)
+                path = write_state(Path(folder), kind, rows)
+                site = own(path, name=name, watch=True)
+                train, test = (set((x[:, 0, 0, 0] // 10).tolist()) for x in (site.train_images(), site.test_images()))
+                assert train | test == set(rows)
+                if "groups" in kind:
+                    patients = [
+                        {row // 3 for row in side if kind == "npz, groups" or row < UNIVERSE - 6}
+                        for side in (train, test)
+                    ]
+                    assert not patients[0] & patients[1]
+                sides.append((train, test))
+        trained, tested = (set().union(*(side[part] for side in sides)) for part in (0, 1))
+        assert not trained & tested
+        assert tested
+
+    def test_a_site_that_has_only_what_it_would_hold_out_trains_on_one(self, tmp_path: Path) -> None:
+        tests = own(write_state(tmp_path, "folder", list(range(UNIVERSE))), watch=True).test_images()[:, 0, 0, 0] // 10
+        assert len(tests) > 1
+        site = own(write_state(tmp_path, "folder", tests.tolist()), watch=True)
+        assert (len(site.train), len(site.test)) == (1, len(tests) - 1)
+
     def test_a_watched_folder_is_read_anew_and_only_what_is_new_is_decoded(
         self, folder: Path, decodings: list[str]
     ) -> None:

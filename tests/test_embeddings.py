@@ -15,6 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from client import embeddings as module
+from client.data.alterations import Alteration, altered_samples
+from client.data.arrays import array_samples
 from client.embeddings import embeddings
 
 COUNT, DIMENSION = 50, 5
@@ -201,6 +203,120 @@ def test_a_sample_that_cannot_be_decoded_is_the_callers_problem(tmp_path: Path) 
 
     with pytest.raises(ValueError, match="scan 7"):
         embeddings(colour_encoder(), Broken(), ALL, tmp_path, 4)
+
+
+class ChangingSamples(CountedSamples):
+    """What a folder holds at one moment: a colour per sample; a stamp is a colour's, as if files had names by it."""
+
+    def __init__(self, colours: list[int], place: str = "scans", nameless: tuple[int, ...] = ()) -> None:
+        super().__init__(str(colours), np.zeros(len(colours), np.int64))
+        self.colours, self.place, self.nameless = np.array(colours), Path(place), nameless
+
+    def stamp(self, position: int) -> str:
+        colour = int(self.colours[position])
+        return "" if colour in self.nameless else f"stamp {colour}"
+
+    def images(self, index: NDArray[np.int64], size: int, channels: int) -> NDArray[np.uint8]:
+        return super().images(self.colours[index], size, channels)
+
+
+class TestChange:
+    def run(self, cache: Path, samples: ChangingSamples, encoder: Any = None) -> list[int]:
+        """Check the result for all samples, and return the colours that had to be embedded."""
+        everything = np.arange(len(samples.colours))
+        result = embeddings(encoder or colour_encoder(), samples, everything, cache, 4)
+        np.testing.assert_array_equal(result, expected(samples.colours))
+        return samples.decoded
+
+    def kept(self, cache: Path) -> list[str]:
+        return sorted(path.suffix for path in (cache / "embeddings").iterdir())
+
+    def test_only_new_and_changed_samples_are_embedded_and_the_last_state_stays(self, tmp_path: Path) -> None:
+        assert self.run(tmp_path, ChangingSamples([5, 3, 8])) == [5, 3, 8]
+        assert self.run(tmp_path, ChangingSamples([7, 3, 8, 5])) == [7]
+        assert self.run(tmp_path, ChangingSamples([8, 7])) == []
+        assert self.run(tmp_path, ChangingSamples([8, 7])) == []
+        # What was removed and comes back is new.
+        assert self.run(tmp_path, ChangingSamples([3, 8, 9])) == [3, 9]
+        assert self.kept(tmp_path) == [".lock", ".mask", ".npy", ".stamps"]
+
+    def test_rows_that_nobody_asked_for_are_not_taken_over(self, tmp_path: Path) -> None:
+        embeddings(colour_encoder(), ChangingSamples([5, 3, 8]), np.array([1]), tmp_path, 4)
+        assert self.run(tmp_path, ChangingSamples([4, 5, 3, 8])) == [4, 5, 8]
+
+    def test_places_and_encoders_do_not_disturb_each_other(self, tmp_path: Path) -> None:
+        for place, name in (("scans", "e"), ("scans", "f"), ("other", "e")):
+            assert self.run(tmp_path, ChangingSamples([5, 3], place), colour_encoder(name)) == [5, 3]
+        for place, name in (("scans", "e"), ("scans", "f"), ("other", "e")):
+            assert self.run(tmp_path, ChangingSamples([5, 3, 6], place), colour_encoder(name)) == [6]
+        assert self.kept(tmp_path) == [".lock"] * 3 + [".mask"] * 3 + [".npy"] * 3 + [".stamps"] * 3
+
+    def test_samples_without_a_stamp_are_embedded_again(self, tmp_path: Path) -> None:
+        self.run(tmp_path, ChangingSamples([5, 3, 8], nameless=(3, 8)))
+        assert self.run(tmp_path, ChangingSamples([5, 3, 8, 9], nameless=(3, 8))) == [3, 8, 9]
+
+    @pytest.mark.parametrize("damage", ["cut", "no mask", "no stamps", "fewer stamps", "no text", "not finite"])
+    def test_of_a_damaged_state_nothing_is_taken_over(self, tmp_path: Path, damage: str) -> None:
+        self.run(tmp_path, ChangingSamples([5, 3, 8]))
+        rows, mask = files(tmp_path)
+        stamps = rows.with_suffix(".stamps")
+        match damage:
+            case "cut":
+                rows.write_bytes(rows.read_bytes()[:-1])
+            case "no mask":
+                mask.unlink()
+            case "no stamps":
+                stamps.unlink()
+            case "fewer stamps":
+                stamps.write_text("stamp 3\nstamp 8")
+            case "no text":
+                stamps.write_bytes(b"\xff")
+            case "not finite":
+                np.save(rows, np.full((3, DIMENSION), np.nan, np.float32))
+        assert self.run(tmp_path, ChangingSamples([3, 8, 5])) == [3, 8, 5]
+        assert self.run(tmp_path, ChangingSamples([3, 8, 5])) == []
+
+    def test_what_a_killed_process_left_behind_is_removed(self, tmp_path: Path) -> None:
+        self.run(tmp_path, ChangingSamples([5, 3]))
+        rows, _ = files(tmp_path)
+        rows.with_suffix(".npy.new").touch()
+        self.run(tmp_path, ChangingSamples([5]))
+        assert self.kept(tmp_path) == [".lock", ".mask", ".npy", ".stamps"]
+
+    def test_whoever_has_the_last_state_open_goes_on(self, tmp_path: Path) -> None:
+        encoder, seen = colour_encoder(), []
+
+        def overtaken(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+            if not seen:
+                seen.append(self.run(tmp_path, ChangingSamples([9, 5])))
+            return expected(images[:, 0, 0, 0].astype(np.int64))
+
+        encoder.embed = overtaken
+        assert self.run(tmp_path, ChangingSamples([5, 3, 8]), encoder) == [5, 3, 8]
+        assert seen == [[9, 5]]
+        assert self.run(tmp_path, ChangingSamples([9, 5])) == []
+
+
+def test_altered_samples_share_files_by_what_was_done_to_them(tmp_path: Path) -> None:
+    pixels = np.broadcast_to(np.arange(20, dtype=np.uint8)[:, None, None], (20, 4, 4))
+    plain = array_samples(pixels, np.zeros(20, np.int64), np.zeros(20, np.int8))
+    index = np.array([4, 0, 9, 7])
+    encoder, embedded = colour_encoder(), []
+
+    def embed(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        colours = images[:, 0, 0, 0].astype(np.int64)
+        embedded.extend(colours.tolist())
+        return expected(colours)
+
+    encoder.embed = embed
+    # As a gradual drift goes: more and more samples are altered.
+    for inverted, new in (([], [4, 0, 9, 7]), ([0], [255]), ([0, 7], [248]), ([0, 4, 7, 9, 11], [251, 246])):
+        del embedded[:]
+        drift = (Alteration("invert", 0.5, np.array(inverted, np.int64)),) if inverted else ()
+        rows = embeddings(encoder, altered_samples(plain, drift), index, tmp_path, 4)
+        np.testing.assert_array_equal(rows, expected(np.where(np.isin(index, inverted), 255 - index, index)))
+        assert embedded == new
+    assert len(list((tmp_path / "embeddings").glob("*.npy"))) == 2
 
 
 def _write_share(cache: Path, barrier: Any, share: int) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.data.split import split
+from client.data.split import split, split_for_good
 from common.config import SettingsError
 
 Samples = st.lists(
@@ -107,3 +107,71 @@ def test_groups_are_split_as_evenly_as_their_sizes_allow() -> None:
 def test_a_huge_group_is_not_held_out_for_a_small_quota() -> None:
     _, test = run([0] * 100, ["big"] * 90 + [f"small {row}" for row in range(10)], fraction=0.1)
     assert test.tolist() == list(range(90, 100))
+
+
+def for_good(
+    lots: list[float], groups: list[str] | None = None, hints: list[int] | None = None, fraction: float = 0.2
+) -> tuple[list[int], list[int]]:
+    train, test = split_for_good(
+        None if groups is None else np.array(groups),
+        np.array(hints if hints is not None else [-1] * len(lots), np.int8),
+        fraction,
+        np.array(lots),
+    )
+    return train.tolist(), test.tolist()
+
+
+class TestForGood:
+    """The split of a source that may change."""
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        hints=st.lists(st.sampled_from([-1, 0, 1]), min_size=12, max_size=12),
+        states=st.lists(st.sets(st.integers(0, 29), min_size=1), min_size=2, max_size=6),
+        grouped=st.booleans(),
+        fraction=st.floats(0.05, 0.95),
+        seed=st.integers(0, 9),
+    )
+    def test_nobody_changes_sides_whoever_comes_and_goes(
+        self, hints: list[int], states: list[set[int]], grouped: bool, fraction: float, seed: int
+    ) -> None:
+        unit = (np.arange(30) % 12 if grouped else np.arange(30)).tolist()
+        lots = np.random.default_rng(seed).random(30)
+        wish = [hints[row % 12] for row in range(30)]
+        trained: set[int] = set()
+        tested: set[int] = set()
+        for state in states:
+            rows = sorted(state)
+            train, test = for_good(
+                [lots[unit[row]] for row in rows],
+                [f"patient {unit[row]}" for row in rows] if grouped else None,
+                [wish[row] for row in rows],
+                fraction,
+            )
+            assert sorted(train + test) == list(range(len(rows)))
+            assert train
+            by_right = [row for row in rows if wish[row] == 0 or (wish[row] == -1 and lots[unit[row]] >= fraction)]
+            if by_right:
+                assert [rows[row] for row in train] == by_right
+                trained |= {rows[row] for row in train}
+                tested |= {rows[row] for row in test}
+            else:
+                # Something must train: the highest lot does, and nothing else.
+                highest = max(rows, key=lambda row: lots[unit[row]])
+                assert [rows[row] for row in train] == [row for row in rows if unit[row] == unit[highest]]
+        assert not trained & tested
+
+    def test_the_share_is_held_on_average(self) -> None:
+        lots = np.random.default_rng(0).random(10_000).tolist()
+        assert len(for_good(lots, fraction=0.3)[1]) == pytest.approx(3000, abs=150)
+
+    def test_hints_win_one_by_one_and_the_rest_is_by_lot(self) -> None:
+        assert for_good([0.1, 0.9, 0.1, 0.9], hints=[0, 1, -1, -1]) == ([0, 3], [1, 2])
+        # Also where all train: a test part that comes later must not move anybody.
+        assert for_good([0.1, 0.9], hints=[0, 0]) == ([0, 1], [])
+        assert for_good([0.1, 0.9], hints=[1, 1]) == ([1], [0])
+
+    def test_unspecified_samples_follow_their_group_and_contradictions_are_refused(self) -> None:
+        assert for_good([0.9, 0.9, 0.1, 0.1], ["a", "a", "b", "b"], [1, -1, 0, -1]) == ([2, 3], [0, 1])
+        with pytest.raises(SettingsError, match="group 'p7' into the training and into the test part"):
+            for_good([0.5, 0.5], ["p7", "p7"], [0, 1])

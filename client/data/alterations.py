@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -57,7 +57,7 @@ def _changed(pixels: NDArray[np.uint8], alteration: Alteration) -> NDArray[np.ui
 
 @dataclass(frozen=True, eq=False)
 class AlteredSamples(Samples):
-    """A source seen through alterations. Its digest is its own, because embeddings are kept by digest."""
+    """A source seen through alterations; its digest is its own."""
 
     source: Samples
     alterations: tuple[Alteration, ...]
@@ -72,6 +72,18 @@ class AlteredSamples(Samples):
         """Decode and alter one sample to uint8[size, size, channels], or raise `Undecodable`."""
         pixels = self.source.image(position, size, channels)
         return altered(pixels[np.newaxis], np.array([position], np.int64), self.alterations).reshape(pixels.shape)
+
+    def alike(self, index: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Samples]]:
+        """Divide the samples in `index` by what is done to them.
+
+        Yields positions in `index`, and the source with all samples altered so: the same for every site and round.
+        """
+        done = np.array([np.isin(index, alteration.positions) for alteration in self.alterations])
+        everything = np.arange(len(self), dtype=np.int64)
+        for pattern in np.unique(done, axis=1).T:
+            steps = zip(self.alterations, pattern, strict=True)
+            chosen = tuple(replace(step, positions=everything) for step, meant in steps if meant)
+            yield np.flatnonzero((pattern == done.T).all(axis=1)), altered_samples(self.source, chosen)
 
 
 def altered_samples(source: Samples, alterations: tuple[Alteration, ...]) -> Samples:

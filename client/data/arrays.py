@@ -26,6 +26,7 @@ def array_samples(
     *,
     groups: NDArray[np.str_] | None = None,
     rows: NDArray[np.int64] | None = None,
+    marks: tuple[str, ...] = (),
     faults: tuple[Fault, ...] = (),
 ) -> ArraySamples:
     """Make samples of uint8[n, h, w] or uint8[n, h, w, 1 or 3]; their identity is a hash of the pixels."""
@@ -35,7 +36,7 @@ def array_samples(
     digest = hashlib.sha256(str(pixels.shape).encode())
     digest.update(pixels.data)
     rows = np.arange(len(labels), dtype=np.int64) if rows is None else rows
-    return ArraySamples(labels, groups, splits, digest.hexdigest(), faults, pixels, rows)
+    return ArraySamples(labels, groups, splits, digest.hexdigest(), faults, pixels, rows, marks)
 
 
 def read_digits() -> ArraySamples:
@@ -82,8 +83,14 @@ def read_npz(path: Path, classes: Mapping[str, int]) -> ArraySamples:
         splits[rows],
         groups=None if groups is None else groups[rows],
         rows=rows,
+        marks=tuple(_mark(images[row]) for row in rows),
         faults=tuple(Fault(f"sample {row}", "holds values that are not finite") for row in np.flatnonzero(~usable)),
     )
+
+
+def _mark(image: NDArray[Any]) -> str:
+    """Hash one image by its values, whatever type the file stores them in; 16 bits fit into a float exactly."""
+    return hashlib.sha256(image.astype("<f4").tobytes()).hexdigest()[:32]
 
 
 def npz_classes(path: Path) -> tuple[str, ...]:

@@ -47,21 +47,22 @@ class Decoded:
     failures: Mapping[int, Failure]
 
 
-def decode(samples: Samples, size: int, channels: int, cache: Path, source: Path | None = None) -> Decoded:
+def decode(samples: Samples, size: int, channels: int, cache: Path) -> Decoded:
     """Return all samples at size by size pixels, from `cache` if an earlier call left them there.
 
-    If `source` names what the samples were read from, only its latest state is kept: images that an earlier state had
-    already are copied and not decoded again, and then that state is removed. Whoever has it open may go on reading.
+    Of a place that may change only the latest state is kept: images that an earlier state had already are copied and
+    not decoded again, and then that state is removed. Whoever has it open may go on reading.
     """
     shape = (len(samples), size, size, channels)
     if len(samples) == 0:
         return Decoded(np.empty(shape, np.uint8), {})
     folder = cache / "decoded"
     state = _key(samples.digest, size, channels)
-    # The lock is that of the source, which stays, and not that of a state: who waited for the lock of a removed state
+    place = samples.place
+    # The lock is that of the place, which stays, and not that of a state: who waited for the lock of a removed state
     # would not be alone.
-    family = state if source is None else _key(str(source.absolute()), size, channels)
-    path = folder / (f"{state}.npy" if source is None else f"{family}.{state}.npy")
+    family = state if place is None else _key(str(place), size, channels)
+    path = folder / (f"{state}.npy" if place is None else f"{family}.{state}.npy")
     if (kept := _read(path, shape)) and not _recovered(samples, kept, size, channels):
         return kept
     try:
@@ -71,8 +72,8 @@ def decode(samples: Samples, size: int, channels: int, cache: Path, source: Path
             # Another process may have done the work while this one waited for the lock.
             if (kept := _read(path, shape)) and not _recovered(samples, kept, size, channels):
                 return kept
-            _write(path, samples, shape, {} if source is None else _known(folder, family, shape))
-            if source is not None:
+            _write(path, samples, shape, {} if place is None else _known(folder, family, shape))
+            if place is not None:
                 _supersede(path, samples, folder, family)
             # Still under the lock: another process may see another state of the source and remove this one.
             fresh = _read(path, shape)

@@ -95,6 +95,13 @@ class DriftPlan:
         trains = self.trains[held]
         return Holding(held[trains], held[~trains], tuple(alterations))
 
+    def label_shares(self, round_number: int, sites: int, classes: int) -> NDArray[np.float64]:
+        """Return the label shares of everybody's training samples after the swaps, float64[sites, classes]."""
+        counts = np.zeros((sites, classes), np.int64)
+        np.add.at(counts, (self._owners(round_number)[self.trains], self.labels[self.trains]), 1)
+        shares: NDArray[np.float64] = counts / counts.sum(axis=1, keepdims=True)
+        return shares
+
     def _owners(self, round_number: int) -> Index:
         owners = self.owners
         for effect in self._effects:
@@ -143,19 +150,22 @@ def plan_drift(
         owners[train] = owners[test] = site
         trains[train] = True
     plan = DriftPlan(rounds, labels, owners, trains, ())
-    shares = np.array([np.bincount(labels[train], minlength=len(classes)) / len(train) for train, _ in parts])
-    for position, event in sorted(enumerate(events), key=lambda item: item[1].kind != "swap"):
-        effect = _effect(event, position, seed, shares, classes, plan)
+    for position, event in sorted(enumerate(events), key=lambda item: _turn(item[1], rounds)):
+        effect = _effect(event, position, seed, len(parts), classes, plan)
         plan = DriftPlan(rounds, labels, owners, trains, (*plan._effects, effect))
     return plan
 
 
+def _turn(event: DriftEvent, rounds: int) -> tuple[bool, int]:
+    """Sort swaps to the front, as they happen; all others stay in the order of the scenario."""
+    return (False, event.first_round(rounds)) if event.kind == "swap" else (True, 0)
+
+
 def _effect(
-    event: DriftEvent, position: int, seed: int, shares: NDArray[np.float64], classes: Sequence[str], plan: DriftPlan
+    event: DriftEvent, position: int, seed: int, sites: int, classes: Sequence[str], plan: DriftPlan
 ) -> _Effect:
-    """Draw one event; `plan` holds those before it, `shares` is float64[sites, classes]."""
+    """Draw one event; `plan` holds those before it."""
     where = f"drift event {position + 1} ({event.kind})"
-    sites = len(shares)
     lots = generator(seed, f"drift {position} samples").random(len(plan.labels))
     drawn = generator(seed, f"drift {position}").permutation(sites)
     affected = np.zeros(sites, np.bool_)
@@ -164,6 +174,7 @@ def _effect(
     if event.kind == "swap":
         if sites < 2:
             raise SettingsError(f"{where}: there is nobody to exchange data with (sites = {sites})")
+        shares = plan.label_shares(event.first_round(plan.rounds), sites, len(classes))
         one, other = _pairs(event, drawn, shares, where)
         partners[one], partners[other] = other, one
         affected[one] = affected[other] = True

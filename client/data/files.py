@@ -30,13 +30,18 @@ _SPLITS = {
 
 @dataclass(frozen=True)
 class _Entry:
-    """A file that a source lists; `name` is the source's own word for it."""
+    """A file that a source lists.
+
+    `name` is the source's own word for it; `group` is None if the source has no groups and empty if this one has none,
+    and then it is called by its `line`.
+    """
 
     name: str
     path: Path
     label: int
     split: int = UNSPECIFIED
     group: str | None = None
+    line: int = 0
 
 
 def class_index(name: str, known: Mapping[str, int], where: str) -> int:
@@ -96,8 +101,7 @@ def read_manifest(path: Path, classes: Mapping[str, int]) -> FileSamples:
             faults.append(Fault(name, f"is listed again in line {number}"))
             continue
         seen.add(file)
-        group = (row["group"] or f"line {number}") if "group" in row else None
-        entries.append(_Entry(name, file, label, _SPLITS.get(wish, UNSPECIFIED), group))
+        entries.append(_Entry(name, file, label, _SPLITS.get(wish, UNSPECIFIED), row.get("group"), number))
     return _checked(path.parent, entries, faults)
 
 
@@ -163,7 +167,7 @@ def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> File
         mark = f"\x1e{entry.name}\x1f{size}\x1f{time}"
         digest.update(mark.encode())
         stamps.append(hashlib.sha256(f"{place}{mark}".encode()).hexdigest()[:32])
-    groups = [entry.group for entry in usable if entry.group is not None]
+    groups = [entry.group or f"line {entry.line}" for entry in usable if entry.group is not None]
     return FileSamples(
         labels=np.array([entry.label for entry in usable], np.int64),
         groups=np.array(groups, np.str_) if groups else None,
@@ -173,6 +177,8 @@ def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> File
         paths=tuple(entry.path for entry in usable),
         names=tuple(entry.name for entry in usable),
         stamps=tuple(stamps),
+        # Lines are renumbered when others are added, files are not renamed.
+        loners=tuple(entry.group == "" for entry in usable),
     )
 
 

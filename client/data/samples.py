@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,9 @@ class Samples(ABC):
         Identity of the images and their order, for caches.
     faults
         What was left out already when the source was listed.
+    place
+        The site's own folder or file that was read: it may change, and caches keep its latest state alone. None for a
+        data set that simulated sites share.
     """
 
     labels: NDArray[np.int64]
@@ -61,6 +65,7 @@ class Samples(ABC):
     splits: NDArray[np.int8]
     digest: str
     faults: tuple[Fault, ...]
+    place: Path | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,6 +81,10 @@ class Samples(ABC):
     def stamp(self, position: int) -> str:
         """Return what stays the same as long as the sample's pixels do, or nothing if that is not known."""
         return ""
+
+    def unit(self, position: int) -> str:
+        """Return what the sample is split with: its group or itself, the same whatever else the source holds."""
+        return self.name(position) if self.groups is None else f"group {self.groups[position]}"
 
     def image(self, position: int, size: int, channels: int) -> NDArray[np.uint8]:
         """Decode one sample to uint8[size, size, channels], or raise `Undecodable`."""
@@ -115,17 +124,31 @@ class Samples(ABC):
 
 @dataclass(frozen=True, eq=False)
 class FileSamples(Samples):
-    """Image files; `names[i]` is how the source calls `paths[i]`, `stamps[i]` changes whenever that file does."""
+    """Image files.
+
+    Attributes
+    ----------
+    paths, names
+        `names[i]` is how the source calls `paths[i]`.
+    stamps
+        `stamps[i]` changes whenever that file does.
+    loners
+        Whether a sample is a group of its own only because the source names none.
+    """
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]
     stamps: tuple[str, ...]
+    loners: tuple[bool, ...]
 
     def name(self, position: int) -> str:
         return self.names[position]
 
     def stamp(self, position: int) -> str:
         return self.stamps[position]
+
+    def unit(self, position: int) -> str:
+        return self.name(position) if self.loners[position] else super().unit(position)
 
     def original(self, position: int) -> Image.Image:
         with Image.open(self.paths[position], formats=_FORMATS) as image:
@@ -134,13 +157,32 @@ class FileSamples(Samples):
 
 @dataclass(frozen=True, eq=False)
 class ArraySamples(Samples):
-    """Images in memory: `pixels` is uint8[n, h, w, 1 or 3]; `rows[i]` is where the source had sample i."""
+    """Images in memory.
+
+    Attributes
+    ----------
+    pixels : uint8[n, h, w, 1 or 3]
+    rows : int64[n]
+        Where the source had each sample.
+    marks
+        A hash of each sample's values as the source has them, before they were scaled together with all others; empty
+        for a source that does not change.
+    """
 
     pixels: NDArray[np.uint8]
     rows: NDArray[np.int64]
+    marks: tuple[str, ...]
 
     def name(self, position: int) -> str:
         return f"sample {self.rows[position]}"
+
+    def stamp(self, position: int) -> str:
+        pixels = self.pixels[position]
+        return hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()[:32]
+
+    def unit(self, position: int) -> str:
+        # Not by the name, which is a row number: a row put in front would rename all others.
+        return self.marks[position] if self.groups is None and self.marks else super().unit(position)
 
     def original(self, position: int) -> Image.Image:
         pixels = self.pixels[position]

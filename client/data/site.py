@@ -18,7 +18,7 @@ from client.data.drift import DriftPlan, plan_drift
 from client.data.partition import partition
 from client.data.samples import Fault, Samples
 from client.data.sources import open_source
-from client.data.split import split
+from client.data.split import split, split_for_good
 from client.identity import Identity, cache_folder
 from common.classes import agreed_classes
 from common.config import DataSettings, PartitionSettings, SettingsError, SiteSettings
@@ -154,7 +154,8 @@ def _read_own(name: str, path: Path, data: DataSettings, seed: int, cache: Path)
     share = _usable(decoded, len(samples))
     if len(share) == 0:
         raise NoUsableData(name, [f"{fault.name} {fault.reason}" for fault in faults] or [f"no images found in {path}"])
-    train, test = _split(samples, share, data.test_fraction, seed, name)
+    parted = _split_for_good if data.watch else _split
+    train, test = parted(samples, share, data.test_fraction, seed, name)
     loaded = SiteData(name, agreed_classes(data), samples, train, test, faults, decoded.pixels)
     return loaded, not any(failure.temporary for failure in decoded.failures.values())
 
@@ -246,7 +247,7 @@ def _plan(deal: _Deal, scenario: tuple[DriftEvent, ...], rounds: int) -> DriftPl
 
 def _open(data: DataSettings, path: Path | None, cache: Path) -> tuple[Samples, Decoded]:
     samples = open_source(data, path, agreed_classes(data), cache)
-    return samples, decode(samples, data.image_size, data.channels, cache, path)
+    return samples, decode(samples, data.image_size, data.channels, cache)
 
 
 def _faults(samples: Samples, decoded: Decoded) -> tuple[Fault, ...]:
@@ -260,8 +261,16 @@ def _usable(decoded: Decoded, count: int) -> Index:
 
 
 def _split(samples: Samples, share: Index, fraction: float, seed: int, site: str) -> tuple[Index, Index]:
-    """Split the positions in `share` by lots that depend on a sample's name alone: new samples do not move old ones."""
+    """Split the positions in `share` by lots that depend on a sample's name alone."""
     lots = np.array([derive_seed(seed, f"split {samples.name(int(row))}", site) for row in share], np.float64)
     groups = None if samples.groups is None else samples.groups[share]
     train, test = split(samples.labels[share], groups, samples.splits[share], fraction, lots)
+    return share[train], share[test]
+
+
+def _split_for_good(samples: Samples, share: Index, fraction: float, seed: int, site: str) -> tuple[Index, Index]:
+    """Split the positions in `share` of a source that may change, so that nobody ever changes sides."""
+    lots = np.array([derive_seed(seed, f"split {samples.unit(int(row))}", site) for row in share], np.float64) / 2**63
+    groups = None if samples.groups is None else samples.groups[share]
+    train, test = split_for_good(groups, samples.splits[share], fraction, lots)
     return share[train], share[test]

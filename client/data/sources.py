@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from client.data.arrays import npz_classes, read_digits, read_npz
@@ -26,6 +27,11 @@ def open_source(data: DataSettings, path: Path | None, classes: tuple[str, ...],
     cache
         Where a public data set is downloaded to when `data.path` is empty.
     """
+    samples = _read(data, path, classes, cache)
+    return samples if path is None else replace(samples, place=path.absolute())
+
+
+def _read(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path) -> Samples:
     known = {name: index for index, name in enumerate(classes)}
     if path is None and data.source == "demo":
         _require_digits(classes)

@@ -33,8 +33,7 @@ def split(
     fraction
         Share of test samples, in (0, 1).
     lots : float64[n]
-        A number drawn for each sample; the lowest of a class are held out. If a sample keeps its lot, it keeps its
-        side when others are added, but for the few at the border.
+        A number drawn for each sample; the lowest of a class are held out.
     """
     test = hints == TEST
     if test.any():
@@ -45,6 +44,39 @@ def split(
             return np.flatnonzero(~test), np.flatnonzero(test)
     quotas = _quotas(labels, fraction)
     test = _by_class(labels, quotas, lots) if groups is None else _by_group(labels, groups, quotas, lots)
+    return np.flatnonzero(~test), np.flatnonzero(test)
+
+
+def split_for_good(
+    groups: NDArray[np.str_] | None, hints: NDArray[np.int8], fraction: float, lots: NDArray[np.float64]
+) -> tuple[Index, Index]:
+    """Return the sorted positions of the training and of the test samples, where samples come and go.
+
+    Each sample, or each group as a whole, is decided by what the source says of it and else by its own lot: held out
+    if that is below `fraction`. No other sample has a say, so nobody changes sides; the price is that the shares of the
+    classes hold only on average, and a small site may have no test part. The one exception: where all would be held
+    out, the one with the highest lot trains.
+
+    Parameters
+    ----------
+    groups : str[n] or None
+    hints : int8[n]
+        -1 unspecified, 0 train, 1 test.
+    fraction
+        Share of test samples, in (0, 1).
+    lots : float64[n]
+        In [0, 1); equal within a group.
+    """
+    test = lots < fraction
+    if groups is None:
+        test[hints == TRAIN] = False
+        test[hints == TEST] = True
+    else:
+        _refuse_straddling(groups, hints)
+        test[np.isin(groups, groups[hints == TRAIN])] = False
+        test[np.isin(groups, groups[hints == TEST])] = True
+    if test.all():
+        test = lots < lots.max()
     return np.flatnonzero(~test), np.flatnonzero(test)
 
 
