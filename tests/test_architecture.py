@@ -14,7 +14,7 @@ from common.config import Config, allowed, fields, flat_values, flatten, load
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"common": set(), "client": {"common"}, "server": {"common"}, "cli": {"common", "client", "server"}}
-PURE = ("server/clustering", "server/aggregation.py")
+PURE = ("server/clustering", "server/aggregation.py", "server/migration.py")
 IMPURE_PACKAGES = {"flwr", "torch", "logging", "rich"}
 
 

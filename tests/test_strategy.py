@@ -438,16 +438,36 @@ def test_a_round_nobody_can_test_still_leaves_its_models(small_config: MakeConfi
     assert (summary["rounds"], summary["final"]["accuracy"], summary["best"]) == (2, None, None)
 
 
-def test_an_empty_evaluation_is_left_out(small_config: MakeConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changing", [False, True], ids=["fixed data", "data that may change"])
+def test_an_empty_evaluation_is_left_out(small_config: MakeConfig, changing: bool) -> None:
+    first = iter([True])
+
     def emptied(request: Message, reply: Message) -> Message:
+        if not next(first, False):
+            return reply
         arrays = wire.unpack_arrays(reply.content["statistics"])
         reply.content["statistics"] = wire.pack_arrays({name: np.zeros_like(array) for name, array in arrays.items()})
         return reply
 
-    path = run_to_disk(small_config(method="fedavg", rounds=1), tmp_path / "run", fault=on("evaluate", 1, emptied))
-    assert json.loads((path / "summary.json").read_text())["mean_site_accuracy"] > 0
-    rows = [row for row in csv.DictReader((path / "metrics.csv").open()) if row["scope"] == "site"]
-    assert "001" not in {row["name"] for row in rows}
+    config = small_config(method="fedavg", data__watch=changing)
+    record, _ = run(config, fault=on("evaluate", 1, emptied))
+    one, two = record.of(RoundFinished)
+    assert "001" not in one.sites
+    assert one.mean_site_accuracy > 0
+    assert "001" in two.sites
+    # Where data may change, to have nothing to test on is no fault.
+    assert [event.site for event in record.of(SiteLeftOut)] == ([] if changing else ["001"])
+
+
+def test_an_evaluation_of_far_too_many_samples_is_left_out(small_config: MakeConfig) -> None:
+    def inflated(request: Message, reply: Message) -> Message:
+        arrays = wire.unpack_arrays(reply.content["statistics"])
+        reply.content["statistics"] = wire.pack_arrays({name: array * 1000 for name, array in arrays.items()})
+        return reply
+
+    record, _ = run(small_config(method="fedavg", rounds=1), fault=on("evaluate", 1, inflated))
+    assert "test samples after declaring" in record.reasons["evaluate", "001"]
+    assert "001" not in record.of(RoundFinished)[0].sites
 
 
 def test_what_goes_wrong_with_a_sites_own_data_stays_in_its_log(tmp_path: Path, small_config: MakeConfig) -> None:
@@ -487,7 +507,7 @@ def test_an_interrupted_run_leaves_a_valid_directory(small_config: MakeConfig, t
             return [] if stop.is_set() else super().pull_messages(message_ids)
 
     path = made(tmp_path / "run")
-    conduct(NeverIdle(6), config, [*run_listeners(config, path), PressCtrlC()], stop)
+    conduct(NeverIdle(6), config, [*run_listeners(path), PressCtrlC()], stop)
     summary = json.loads((path / "summary.json").read_text())
     assert (summary["outcome"], summary["rounds"]) == ("interrupted", 2)
     assert json.loads((path / "run.json").read_text())["outcome"] == "interrupted"
