@@ -49,7 +49,7 @@ def ours(config: Config) -> list[float]:
     def main(grid: Grid, context: Context) -> None:
         with TemporaryDirectory() as folder:
             (Path(folder) / "models").mkdir()
-            conduct(grid, config, [*run_listeners(config, Path(folder)), watch])
+            conduct(grid, config, [*run_listeners(Path(folder)), watch])
 
     run_engine(app, our_client, config.sites)
     return watch.rounds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from cli.arguments import Subparsers
 from common.config import SettingsError
+from server.listeners.journal import read_events
 
 _COLUMNS = ("round", "site", "from", "to", "cos own", "other", "norm", "peers", "usual", "d from", "d to")
 
@@ -37,7 +37,7 @@ def register(jobs: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the ledger."""
-    entries = list(rulings(options.directory))
+    entries = rulings(options.directory)
     if options.json:
         for entry in entries:
             print(json.dumps(entry))
@@ -56,20 +56,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def rulings(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield the moves and acquittals of a run from its event log, in order."""
-    path = directory / "events.jsonl"
+def rulings(directory: Path) -> list[dict[str, Any]]:
+    """Return the moves and acquittals of a run from its event log, in order."""
     try:
-        text = path.read_text(encoding="utf-8")
+        events = read_events(directory)
     except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror}; RUN is the directory of a run") from None
-    for line in text.splitlines():
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the last line of a run that is being written, or was killed
-        if isinstance(entry, dict) and entry.get("event") in ("SiteMoved", "SiteCleared"):
-            yield entry
+        raise SettingsError(f"cannot read {error.filename}: {error.strerror}; RUN is the directory of a run") from None
+    return [event for event in events if event.get("event") in ("SiteMoved", "SiteCleared")]
 
 
 def _cells(entry: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ def register(jobs: Subparsers) -> None:
     parser = jobs.add_parser("simulate", help="run a federation on this machine", description=__doc__)
     add_config(parser)
     parser.add_argument("--out", help="run directory; default runs/<time>-<method>-seed<seed>")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out, if it ended too early")
     parser.add_argument("--jobs", type=int, default=0, help="sites that work at the same time; default: one per core")
     parser.set_defaults(run=run)
 
@@ -24,6 +25,8 @@ def run(options: argparse.Namespace) -> int:
     config = read_config(options)
     if options.out:
         config = config.model_copy(update={"out": str(Path(options.out).absolute())})
+    if options.resume:
+        config = config.model_copy(update={"resume": "auto"})
     from cli.preflight import prepare
 
     config = prepare(config)

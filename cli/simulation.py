@@ -30,6 +30,7 @@ from common.config import Config
 from server.app import conduct
 from server.events import Event, Listener, RunEnded
 from server.listeners import run_listeners
+from server.run_directory import open_run
 
 _PATIENCE = 60.0  # seconds for the listeners to finish their files after Ctrl-C
 _ORDERLY_END = 2.0  # seconds for the engine to stop by itself after that
@@ -51,13 +52,14 @@ class _Outcome:
 def simulate(config: Config, *, jobs: int = 0) -> str:
     """Run a config from `cli.preflight` with simulated sites; return "finished", "interrupted" or "failed"."""
     outcome = _Outcome()
-    listeners: list[Listener] = [*run_listeners(config), outcome]
+    directory = open_run(config)
+    listeners: list[Listener] = [*run_listeners(directory), outcome]
     stop = threading.Event()
     server_app = ServerApp()
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        conduct(grid, config, listeners, stop)
+        conduct(grid, config, listeners, stop, directory)
 
     with _interruptible(stop, outcome.known):
         try:

@@ -174,6 +174,10 @@ class Config(SiteSettings):
     rounds: int = Field(20, ge=0, description="training rounds; 0: stop after grouping")
     sites: int = Field(20, ge=1, description="sites to simulate, or to wait for in a deployment")
     out: str = Field("", description="run directory (absolute for flwr run); empty: runs/<time>-<method>-seed<seed>")
+    resume: Literal["never", "auto"] = Field(
+        "never", description="auto: go on after the last complete round of the run that `out` holds, if there is one"
+    )
+    checkpoint: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
     cluster: ClusterSettings = ClusterSettings()
     migration: MigrationSettings = MigrationSettings()
     round: RoundSettings = RoundSettings()

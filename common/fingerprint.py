@@ -10,3 +10,4 @@ from common.head_path import HeadPath
 from common.signature import Signature
 
 Fingerprint = Signature | HeadPath
+KINDS: dict[str, type[Fingerprint]] = {Signature.kind: Signature, HeadPath.kind: HeadPath}

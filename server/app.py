@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -13,7 +14,9 @@ from common import wire
 from common.classes import agreed_classes
 from common.config import Config, parse
 from common.models import State, build, get_state
-from server.events import Audience, Listener, RunEnded, RunStarted
+from server import run_directory
+from server.continuation import Continuation
+from server.events import Audience, Listener, RunEnded
 from server.grid import RunInterrupted, StreamingGrid
 from server.listeners import run_listeners
 from server.methods import get_method
@@ -32,26 +35,40 @@ def main(grid: Grid, context: Context) -> None:
     logger.addHandler(logging.StreamHandler())
     config = parse(context.run_config)
     check_method(config)
-    conduct(grid, config, run_listeners(config))
+    directory = run_directory.open_run(config)
+    conduct(grid, config, run_listeners(directory), directory=directory)
 
 
-def conduct(grid: Grid, config: Config, listeners: Sequence[Listener], stop: threading.Event | None = None) -> None:
-    """Carry out one run on any Flower Grid; `stop` asks it to end early with a valid run directory."""
+def conduct(
+    grid: Grid,
+    config: Config,
+    listeners: Sequence[Listener],
+    stop: threading.Event | None = None,
+    directory: Path | None = None,
+) -> None:
+    """Carry out one run on any Flower Grid, or the rest of one that ended too early.
+
+    `stop` asks it to end early with a valid run directory; checkpoints go into `directory`, if there is one.
+    """
     method = get_method(config.method)
     audience = Audience(listeners)
     streaming = StreamingGrid(
         grid, deadline=config.round.deadline, in_flight=config.round.in_flight, stop=stop or threading.Event()
     )
-    audience.tell(RunStarted(config))
+    continuation = Continuation(directory, config, audience)
     try:
         initial = initial_state(config)
-        strategy = ClusteredStrategy(config, method, initial, audience)
-        strategy.group_sites(streaming)
-        if config.rounds:
+        strategy = ClusteredStrategy(config, method, initial, audience, continuation.keep)
+        done = continuation.begin(strategy)
+        if done:
+            strategy.rejoin(streaming)
+        else:
+            strategy.group_sites(streaming)
+        if config.rounds > done:
             strategy.start(
                 grid=streaming,
                 initial_arrays=wire.pack_arrays(initial),
-                num_rounds=config.rounds,
+                num_rounds=config.rounds - done,
                 timeout=config.round.deadline,
             )
     except RunInterrupted as interruption:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
 
@@ -11,12 +12,27 @@ from common import wire
 from common.classes import agreed_classes
 from common.config import Config
 from common.models import State
-from server.events import Audience, ReplyAccepted, SiteLeftOut, StageStarted
+from server.events import Audience, ReplyAccepted, SiteLeftOut, Stage, StageStarted
 from server.grid import StreamingGrid
 from server.methods import Method
 from server.roster import Member, Roster, common_form
 
 _MOST_FAILURES = 3
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What came of asking a node: an introduction, or the reason why there is none.
+
+    `is_wrong`: it answered, but not with what it should; asking again would not help.
+    """
+
+    node: int
+    introduction: wire.Introduction | None
+    reason: str
+    is_wrong: bool
+    sent: int = 0
+    received: int = 0
 
 
 class Enrolment:
@@ -62,91 +78,118 @@ class Enrolment:
         self, grid: StreamingGrid, nodes: list[int], round_number: int
     ) -> list[tuple[wire.Introduction, int]]:
         """Ask nodes who they are; return those that can take part with their node ids, by name."""
-        self._audience.tell(StageStarted("enrol", round_number, len(nodes)))
         found: dict[str, tuple[wire.Introduction, int]] = {}
-        silent = set(nodes)
         # Once training has begun, all other sites wait meanwhile: a silent newcomer is tried again next round.
-        limits = self._config.round
-        timeout = limits.deadline if round_number == 0 else min(limits.deadline, limits.start_timeout)
-        questions, sent = self._questions(nodes, round_number)
-        for reply in grid.send_and_receive(questions, timeout=timeout):
-            node = grid.node_of(reply)
-            silent.discard(node)
-            if reply.has_error():
-                self._failures[node] += 1
-                self._put_off(node, round_number, failure_of(reply))
+        timeout = self._config.round.deadline if round_number == 0 else self._patience
+        for answer in self._ask("enrol", grid, nodes, round_number, timeout, self._method.fingerprint):
+            if answer.introduction is None:
+                if answer.is_wrong:
+                    self._turn_away(answer.node, round_number, answer.reason)
+                else:
+                    self._failures[answer.node] += 1
+                    self._put_off(answer.node, round_number, answer.reason)
                 continue
-            try:
-                introduction = self._read(reply.content)
-            except wire.WireError as error:
-                self._turn_away(node, round_number, str(error))
-                continue
-            name = introduction.card.name
+            name = answer.introduction.card.name
             if name in found or self._is_connected(name, grid):
                 # Perhaps the same site, restarted, whose old node is not yet known to be gone.
-                self._put_off(node, round_number, f"another connected site is called {name!r}: each needs its own name")
+                reason = f"another connected site is called {name!r}: each needs its own name"
+                self._put_off(answer.node, round_number, reason)
                 continue
-            found[name] = (introduction, node)
-            received = wire.size(reply.content)
-            self._audience.tell(
-                ReplyAccepted("enrol", round_number, introduction.card.name, sent, received, introduction.seconds)
-            )
-        for node in sorted(silent):
-            self._failures[node] += 1
-            self._put_off(node, round_number, f"no answer within {timeout:.0f} s")
+            found[name] = (answer.introduction, answer.node)
+            self._accepted("enrol", round_number, name, answer)
         return self._comparable(found, round_number)
 
     def ask_again(
         self, grid: StreamingGrid, members: Sequence[Member], round_number: int
     ) -> dict[str, wire.Introduction]:
         """Ask members anew for card and fingerprint, because their data changed; return the usable answers by name."""
-        self._audience.tell(StageStarted("confirm", round_number, len(members)))
-        silent = {member.node_id: member for member in members}
+        asked = {member.node_id: member for member in members}
         answers: dict[str, wire.Introduction] = {}
-        timeout = min(self._config.round.deadline, self._config.round.start_timeout)
-        questions, sent = self._questions([member.node_id for member in members], round_number)
-        for reply in grid.send_and_receive(questions, timeout=timeout):
-            member = silent.pop(grid.node_of(reply), None)
-            if member is None:
+        kind = self._method.fingerprint
+        for answer in self._ask("confirm", grid, list(asked), round_number, self._patience, kind):
+            member = asked[answer.node]
+            reason = answer.reason or self._contradiction(member, answer.introduction)
+            if answer.introduction is None or reason:
+                self._audience.tell(SiteLeftOut("confirm", round_number, member.name, reason))
                 continue
-            try:
-                introduction = self._read(content_of(reply))
-                self._check_same(member, introduction)
-            except wire.WireError as error:
-                self._audience.tell(SiteLeftOut("confirm", round_number, member.name, str(error)))
-                continue
-            answers[member.name] = introduction
-            received = wire.size(reply.content)
-            self._audience.tell(
-                ReplyAccepted("confirm", round_number, member.name, sent, received, introduction.seconds)
-            )
-        for member in silent.values():
-            reason = f"no answer within {timeout:.0f} s"
-            self._audience.tell(SiteLeftOut("confirm", round_number, member.name, reason))
+            answers[member.name] = answer.introduction
+            self._accepted("confirm", round_number, member.name, answer)
         return {name: answers[name] for name in sorted(answers)}
 
-    def _check_same(self, member: Member, introduction: wire.Introduction) -> None:
-        if introduction.card.name != member.name:
-            raise wire.WireError(f"calls itself {introduction.card.name!r} now")
+    def recognise(self, grid: StreamingGrid, nodes: list[int], round_number: int) -> dict[str, int]:
+        """Ask nodes only for their names; return the nodes of known members. Nobody is turned away for anything."""
+        seats: dict[str, int] = {}
+        for answer in self._ask("enrol", grid, nodes, round_number, self._config.round.deadline, None):
+            if answer.introduction is not None and answer.introduction.card.name in self._roster:
+                seats.setdefault(answer.introduction.card.name, answer.node)
+        return seats
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for which everybody waits for the answer of a few."""
+        return min(self._config.round.deadline, self._config.round.start_timeout)
+
+    def _ask(
+        self,
+        stage: Stage,
+        grid: StreamingGrid,
+        nodes: list[int],
+        round_number: int,
+        timeout: float,
+        fingerprint: str | None,
+    ) -> Iterator[_Answer]:
+        """Yield one answer per node, as they come; the silent ones last."""
+        self._audience.tell(StageStarted(stage, round_number, len(nodes)))
+        questions, sent = self._questions(nodes, round_number, fingerprint)
+        silent = set(nodes)
+        for reply in grid.send_and_receive(questions, timeout=timeout):
+            node = grid.node_of(reply)
+            if node not in silent:
+                continue
+            silent.discard(node)
+            if reply.has_error():
+                yield _Answer(node, None, failure_of(reply), False)
+                continue
+            try:
+                introduction = self._read(reply.content, fingerprint)
+            except wire.WireError as error:
+                yield _Answer(node, None, str(error), True)
+                continue
+            yield _Answer(node, introduction, "", False, sent, wire.size(reply.content))
+        for node in sorted(silent):
+            yield _Answer(node, None, f"no answer within {timeout:.0f} s", False)
+
+    def _accepted(self, stage: Stage, round_number: int, name: str, answer: _Answer) -> None:
+        assert answer.introduction is not None
+        seconds = answer.introduction.seconds
+        self._audience.tell(ReplyAccepted(stage, round_number, name, answer.sent, answer.received, seconds))
+
+    @staticmethod
+    def _contradiction(member: Member, introduction: wire.Introduction | None) -> str:
+        """What in a new introduction cannot come from the member it is ascribed to."""
+        if introduction is None or introduction.card.name != member.name:
+            return f"calls itself {introduction.card.name!r} now" if introduction else "no answer"
         known, fresh = member.fingerprint, introduction.fingerprint
         if known is not None and fresh is not None and known.form != fresh.form:
-            raise wire.WireError(f"{fresh.form} where it had {known.form} before")
+            return f"{fresh.form} where it had {known.form} before"
+        return ""
 
-    def _questions(self, nodes: list[int], round_number: int) -> tuple[Iterator[Message], int]:
+    def _questions(self, nodes: list[int], round_number: int, fingerprint: str | None) -> tuple[Iterator[Message], int]:
         """Return one message per node, and the bytes of each."""
         task = wire.Task(self._config.for_site(), round_number, self._config.rounds)
         # Serialised once: all questions share the record.
-        model = wire.pack_arrays(self._initial) if self._method.fingerprint_needs_model else None
-        kind = f"query.{self._method.fingerprint or 'hello'}"
+        needs_model = fingerprint is not None and self._method.fingerprint_needs_model
+        model = wire.pack_arrays(self._initial) if needs_model else None
+        kind = f"query.{fingerprint or 'hello'}"
         ttl = self._config.round.deadline
         messages = (Message(wire.pack_task(task, model), node, kind, ttl=ttl) for node in nodes)
         return messages, wire.size(wire.pack_task(task, model))
 
-    def _read(self, content: RecordDict) -> wire.Introduction:
+    def _read(self, content: RecordDict, fingerprint: str | None) -> wire.Introduction:
         return wire.unpack_introduction(
             content,
             classes=self._class_count,
-            fingerprint=self._method.fingerprint,
+            fingerprint=fingerprint,
             limit_mb=self._config.round.max_message_mb,
         )
 

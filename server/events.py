@@ -27,6 +27,29 @@ class RunStarted:
 
 
 @dataclass(frozen=True)
+class RunResumed:
+    """A run that had ended too early goes on after its last checkpoint.
+
+    `metrics_bytes` is how long `metrics.csv` was then: what comes after belongs to a round that will be done again.
+    """
+
+    config: Config
+    round_number: int
+    cards: tuple[SiteCard, ...]
+    labels: dict[str, int]
+    models: dict[int, State]
+    metrics_bytes: int
+
+
+@dataclass(frozen=True)
+class CheckpointFailed:
+    """The state after a round could not be written; the run goes on, with the checkpoint before it."""
+
+    round_number: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class StageStarted:
     """Sites are being asked for something."""
 
@@ -66,6 +89,13 @@ class SiteEnrolled:
 
 
 @dataclass(frozen=True)
+class SiteRenewed:
+    """A site was asked anew, because its data changed, and has another card now."""
+
+    card: SiteCard
+
+
+@dataclass(frozen=True)
 class GroupsFormed:
     """Sites were grouped. `labels[i]` is the group of `sites[i]`."""
 
@@ -79,7 +109,7 @@ class GroupsFormed:
 
 @dataclass(frozen=True)
 class SitePlaced:
-    """A late site was put into a group by its signature."""
+    """A late site was put into a group by its fingerprint."""
 
     round_number: int
     site: str
@@ -152,10 +182,13 @@ class RunEnded:
 
 Event = (
     RunStarted
+    | RunResumed
+    | CheckpointFailed
     | StageStarted
     | ReplyAccepted
     | SiteLeftOut
     | SiteEnrolled
+    | SiteRenewed
     | GroupsFormed
     | SitePlaced
     | GroupKept

@@ -15,6 +15,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,14 @@ class PublishedRule:
     def __init__(self, settings: MigrationSettings) -> None:
         self._tau = settings.tau
         self._directions: dict[int, Vector] = {}
+
+    def state(self) -> dict[str, Any]:
+        """What must be remembered from round to round."""
+        return {str(group): direction for group, direction in self._directions.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Remember what an earlier `state` said."""
+        self._directions = {int(group): direction for group, direction in state.items()}
 
     def moves(self, changes: Mapping[str, Vector], groups: Mapping[str, int]) -> list[Verdict]:
         """Judge one round; `changes` are the head updates of the sites that trained, `groups` holds every member."""
@@ -169,6 +178,16 @@ class GuardedRule:
         self._records: dict[str, _Record] = {}
         self._shaken: dict[int, int] = {}
         self._founded: dict[int, Vector] = {}
+
+    def state(self) -> dict[str, Any]:
+        """What must be remembered from round to round."""
+        records = {site: vars(record) for site, record in self._records.items()}
+        return {"records": records, "shaken": {str(group): last for group, last in self._shaken.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Remember what an earlier `state` said."""
+        self._records = {site: _Record(**record) for site, record in state["records"].items()}
+        self._shaken = {int(group): last for group, last in state["shaken"].items()}
 
     def suspects(self, round_number: int, changes: Mapping[str, Vector], groups: Mapping[str, int]) -> list[Suspect]:
         """Judge one round; `changes` are the head updates of the sites that trained, `groups` are those of all."""

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from common.config import Config, SettingsError
 from common.wire import Introduction
+from server.checkpoint import State
 from server.enrolment import Enrolment
+from server.events import Audience, SiteRenewed
 from server.grid import StreamingGrid
 from server.methods import Method, get_method
 from server.migration import GuardedRule, PublishedRule, Suspect, Verdict, by_signature
@@ -31,13 +33,18 @@ class Relocation:
         The members. Their fingerprints are renewed here; their groups are changed by the strategy.
     enrolment
         Asks the suspects.
+    audience
+        Hears whose card is a new one.
     """
 
-    def __init__(self, config: Config, method: Method, roster: Roster, enrolment: Enrolment) -> None:
+    def __init__(
+        self, config: Config, method: Method, roster: Roster, enrolment: Enrolment, audience: Audience
+    ) -> None:
         self._config = config
         self._method = method
         self._roster = roster
         self._enrolment = enrolment
+        self._audience = audience
         published = chosen_rule(config, method) == "fedcm"
         self._rule = (
             PublishedRule(config.migration)
@@ -70,6 +77,15 @@ class Relocation:
                 del self._unanswered[suspect.site]
                 yield verdict
 
+    def state(self) -> State:
+        """What must be remembered from round to round."""
+        return {"rule": self._rule.state(), "unanswered": dict(self._unanswered)}
+
+    def restore(self, state: State) -> None:
+        """Remember what an earlier `state` said."""
+        self._rule.restore(state["rule"])
+        self._unanswered = Counter(state["unanswered"])
+
     def settle(self, verdict: Verdict, group: int, round_number: int) -> None:
         """Note that a verdict was carried out: the site belongs to `group` now."""
         if isinstance(self._rule, GuardedRule):
@@ -87,10 +103,11 @@ class Relocation:
         position = {member.name: index for index, member in enumerate(members)}
         for row, suspect in enumerate(suspects, start=len(members)):
             witnesses = np.array([not self._rule.is_suspected(member.name) for member in members])
-            yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses)
-            del self._unanswered[suspect.site]
-            rows[position[suspect.site]] = row
             self._roster.renew(suspect.site, answers[suspect.site])
+            self._audience.tell(SiteRenewed(answers[suspect.site].card))
+            del self._unanswered[suspect.site]
+            yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses)
+            rows[position[suspect.site]] = row
 
 
 def check_method(config: Config) -> None:

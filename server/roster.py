@@ -64,9 +64,14 @@ class Roster:
 
     def move(self, name: str, node_id: int, introduction: Introduction) -> None:
         """A member came back on another node, perhaps with other data; it keeps its group."""
+        self.seat(name, node_id)
+        self.renew(name, introduction)
+
+    def seat(self, name: str, node_id: int) -> None:
+        """A known member was found on a node."""
         member = self._members[name]
         self._by_node.pop(member.node_id, None)
-        member.node_id, member.card, member.fingerprint = node_id, introduction.card, introduction.fingerprint
+        member.node_id = node_id
         self._by_node[node_id] = member
 
     def renew(self, name: str, introduction: Introduction) -> None:

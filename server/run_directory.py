@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common.config import Config, SettingsError
+from common.config import Config, SettingsError, flatten
 
 RUN = "run.json"
 EVENTS = "events.jsonl"
@@ -18,6 +18,10 @@ DISTANCES = "distances.npy"
 METRICS = "metrics.csv"
 SUMMARY = "summary.json"
 MODELS = "models"
+CHECKPOINTS = "checkpoint"
+
+# What has no bearing on the figures of a run and may be different when it goes on.
+_MAY_CHANGE = ("out", "resume", "checkpoint", "cache", "round.")
 
 
 def default_directory(config: Config) -> Path:
@@ -26,17 +30,40 @@ def default_directory(config: Config) -> Path:
     return Path("runs") / f"{stamp}-{config.method}-seed{config.seed}"
 
 
-def create(config: Config) -> Path:
-    """Make the run directory, refusing one that already holds a run."""
+def open_run(config: Config) -> Path:
+    """Make the run directory, or open the one that holds the run to be resumed."""
+    if config.resume == "auto" and not config.out:
+        raise SettingsError("resume = 'auto' needs to know which run: set out to its directory")
     path = Path(config.out) if config.out else default_directory(config)
     path = path.expanduser().absolute()
     if (path / RUN).exists():
-        raise SettingsError(f"out = {path} already holds a run: choose another directory or remove that one")
+        _check_resumable(path, config)
     try:
         (path / MODELS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"out = {path} cannot be created: {error.strerror}") from None
     return path
+
+
+def _check_resumable(path: Path, config: Config) -> None:
+    """Raise unless the run in a directory may go on with these settings."""
+    if config.resume == "never":
+        raise SettingsError(
+            f"out = {path} already holds a run: choose another directory, remove that one, or set resume = 'auto' "
+            "to go on with it"
+        )
+    try:
+        kept = json.loads((path / RUN).read_text(encoding="utf-8"))
+        before, outcome = flatten(kept["config"]), kept["outcome"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingsError(f"{path / RUN} cannot be read: {error}; choose another directory") from None
+    if outcome == "finished":
+        raise SettingsError(f"out = {path} holds a run that is finished: there is nothing to resume")
+    now = flatten(json.loads(config.model_dump_json()))
+    changed = [key for key in now if now[key] != before.get(key) and not key.startswith(_MAY_CHANGE)]
+    if changed:
+        shown = ", ".join(f"{key} = {now[key]!r} (was {before.get(key)!r})" for key in changed[:5])
+        raise SettingsError(f"out = {path} holds a run with other settings: {shown}; resume it with the same ones")
 
 
 def write_json(path: Path, value: Any) -> None:

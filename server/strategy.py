@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from common import wire
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
+from common.fingerprint import KINDS
 from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
 from common.models import State, flat_head
 from common.randomness import generator
+from server import checkpoint
 from server.aggregation import GroupAverage, RejectedUpdate
 from server.enrolment import Enrolment, content_of
 from server.events import (
@@ -37,6 +39,7 @@ from server.events import (
     SiteLeftOut,
     SiteMoved,
     SitePlaced,
+    SiteRenewed,
     Stage,
     StageStarted,
 )
@@ -51,6 +54,9 @@ _log = logging.getLogger("coterie")
 # A site may train on more samples than it declared (its folder grows), but not on wildly more: the fixed-point averages
 # are scaled by what was declared. Whoever outgrows that is asked anew.
 _GROWTH = 16
+
+# The node of a member that has not been found yet; Flower gives no node this number.
+_NOWHERE = 0
 
 
 class NoSites(SettingsError):
@@ -80,9 +86,19 @@ class ClusteredStrategy(Strategy):
         The model every group starts from.
     audience
         Hears what happens.
+    keep
+        Is given round and state after each round, for a checkpoint.
     """
 
-    def __init__(self, config: Config, method: Method, initial: State, audience: Audience) -> None:
+    def __init__(
+        self,
+        config: Config,
+        method: Method,
+        initial: State,
+        audience: Audience,
+        keep: Callable[[int, checkpoint.State], None] = lambda round_number, state: None,
+    ) -> None:
+        self._keep = keep
         self._config = config
         self._method = method
         self._initial = initial
@@ -92,16 +108,72 @@ class ClusteredStrategy(Strategy):
         self._roster = Roster()
         self._enrolment = Enrolment(config, method, initial, self._roster, audience)
         self._relocation = (
-            None if chosen_rule(config, method) == "off" else Relocation(config, method, self._roster, self._enrolment)
+            None
+            if chosen_rule(config, method) == "off"
+            else Relocation(config, method, self._roster, self._enrolment, audience)
         )
         self._models: dict[int, State] = {}
         self._changing = config.data.watch or bool(config.drift)
         self._outgrown: set[str] = set()
         self._head_changes: dict[str, NDArray[np.float64]] = {}
         self._founded = 0
+        # Rounds that an earlier process has done.
+        self._done = 0
         self._grid: Grid | None = None
         self._book: _StageBook | None = None
         self._train_loss = math.nan
+
+    # --- from one process to another ---------------------------------------------------------------------------
+
+    def state(self) -> checkpoint.State:
+        """Everything that the rounds to come depend on."""
+        members = [
+            {
+                "card": asdict(member.card),
+                "group": member.group,
+                "fingerprint": None
+                if member.fingerprint is None
+                else {"kind": member.fingerprint.kind, "arrays": vars(member.fingerprint)},
+            }
+            for member in self._roster.members
+        ]
+        return {
+            "members": members,
+            "models": {str(group): dict(model) for group, model in self._models.items()},
+            "founded": self._founded,
+            "outgrown": sorted(self._outgrown),
+            "relocation": None if self._relocation is None else self._relocation.state(),
+        }
+
+    def restore(self, round_number: int, state: checkpoint.State) -> None:
+        """Take over what an earlier process knew after a round. Where the sites are now is found out by `rejoin`."""
+        for entry in state["members"]:
+            kept = entry["fingerprint"]
+            fingerprint = None if kept is None else KINDS[kept["kind"]](**kept["arrays"])
+            counts = tuple(entry["card"].pop("class_counts"))
+            card = wire.SiteCard(**entry["card"] | {"faults": tuple(entry["card"]["faults"])}, class_counts=counts)
+            self._roster.add(Member(card, _NOWHERE, fingerprint, entry["group"]))
+        self._models = {int(group): model for group, model in state["models"].items()}
+        self._founded, self._outgrown = state["founded"], set(state["outgrown"])
+        if self._relocation is not None:
+            self._relocation.restore(state["relocation"])
+        self._done = round_number
+
+    def rejoin(self, grid: StreamingGrid) -> None:
+        """Find out which node each member sits on now. Who is missing is waited for no longer than at any start."""
+        nodes = grid.wait_for_nodes(len(self._roster), self._config.round.start_timeout)
+        for name, node in sorted(self._enrolment.recognise(grid, nodes, self._done).items()):
+            self._roster.seat(name, node)
+
+    @property
+    def members(self) -> list[Member]:
+        """The sites of the run, by name."""
+        return self._roster.members
+
+    @property
+    def models(self) -> dict[int, State]:
+        """The model of each group."""
+        return dict(self._models)
 
     def summary(self) -> None:
         """Log what is about to happen; called by Flower before the first round."""
@@ -156,7 +228,7 @@ class ClusteredStrategy(Strategy):
             grid, [self._roster[name] for name in names], round_number
         ).items():
             self._roster.renew(name, introduction)
-            self._audience.tell(SiteEnrolled(introduction.card, late=True))
+            self._audience.tell(SiteRenewed(introduction.card))
 
     def _admit_newcomers(self, grid: StreamingGrid, round_number: int) -> None:
         """Place sites that connected since the last round; nobody else is moved for them."""
@@ -187,17 +259,19 @@ class ClusteredStrategy(Strategy):
     ) -> Iterable[Message]:
         """Send each site that trains this round its group's model."""
         streaming = self._streaming(grid)
+        round_number = self._done + server_round
         if not self._models:
             self.group_sites(streaming)
-        elif server_round > 1:
-            self._renew_cards(streaming, server_round)
-            self._admit_newcomers(streaming, server_round)
-        return self._ask("train", server_round, grid, self._participants)
+        elif round_number > 1:
+            self._renew_cards(streaming, round_number)
+            self._admit_newcomers(streaming, round_number)
+        return self._ask("train", round_number, grid, self._participants)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the updates into their groups' averages as they arrive."""
+        round_number = self._done + server_round
         averages: dict[int, GroupAverage] = {}
         finished: dict[int, State] = {}
         losses: dict[str, tuple[float, int]] = {}
@@ -207,15 +281,15 @@ class ClusteredStrategy(Strategy):
                 losses[member.name] = (update.loss, update.samples)
             # A group whose sites have all been heard gives its accumulator back at once.
             if member.group in averages and not self._still_waiting(member.group):
-                finished[member.group] = self._close(averages.pop(member.group), member.group, server_round)
+                finished[member.group] = self._close(averages.pop(member.group), member.group, round_number)
             del reply, update
         for group in sorted(averages):
-            finished[group] = self._close(averages.pop(group), group, server_round)
+            finished[group] = self._close(averages.pop(group), group, round_number)
         self._report_silent()
         self._models |= finished
         for group in sorted({member.group for member in self._roster.members} - finished.keys()):
-            self._audience.tell(GroupKept(server_round, group, 0, self._config.round.min_replies))
-        self._relocate(server_round)
+            self._audience.tell(GroupKept(round_number, group, 0, self._config.round.min_replies))
+        self._relocate(round_number)
         samples = sum(count for _, count in losses.values())
         # Summed by fsum, which is exact, so that the order of arrival leaves no trace.
         self._train_loss = math.fsum(loss * count for loss, count in losses.values()) / samples if samples else math.nan
@@ -225,7 +299,7 @@ class ClusteredStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send every site its group's model to be tested on the site's own test split."""
-        return self._ask("evaluate", server_round, grid, self._tested)
+        return self._ask("evaluate", self._done + server_round, grid, self._tested)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Pool the sites' statistics per group and overall, and close the round."""
@@ -261,7 +335,7 @@ class ClusteredStrategy(Strategy):
         mean, worst = site_spread([sites[name].accuracy for name in sorted(sites)])
         self._audience.tell(
             RoundFinished(
-                round_number=server_round,
+                round_number=self._done + server_round,
                 overall=overall,
                 groups={group: summarise(statistics) for group, statistics in groups.items()},
                 sites={name: sites[name] for name in sorted(sites)},
@@ -272,6 +346,7 @@ class ClusteredStrategy(Strategy):
                 models=dict(self._models),
             )
         )
+        self._keep(self._done + server_round, self.state())
         return MetricRecord({"accuracy": overall.accuracy, "macro_f1": overall.macro_f1, "mean_site_accuracy": mean})
 
     # --- between training and testing --------------------------------------------------------------------------

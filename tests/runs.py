@@ -44,7 +44,8 @@ def run_to_disk(config: Config, path: Path, **grid_options: object) -> Path:
     conduct(
         LoopbackGrid(config.sites, **grid_options),  # type: ignore[arg-type]
         config,
-        run_listeners(config, made(path)),
+        run_listeners(made(path)),
+        directory=path,
     )
     return path
 

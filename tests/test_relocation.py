@@ -15,7 +15,7 @@ from flwr.app import Message
 from cli.main import main as coterie
 from common import wire
 from common.config import Config, SettingsError
-from server.events import GroupRetired, RoundFinished, RunEnded, SiteCleared, SiteEnrolled, SiteLeftOut, SiteMoved
+from server.events import GroupRetired, RoundFinished, RunEnded, SiteCleared, SiteLeftOut, SiteMoved, SiteRenewed
 from server.migration import Evidence, Verdict
 from server.relocation import Relocation
 from tests.loopback import LoopbackGrid
@@ -257,5 +257,5 @@ def test_a_site_whose_data_outgrow_its_card_introduces_itself_again(drifting: Ma
     record, grid = run(drifting(rounds=7), fault=on("train", 2, grown))
     assert f"claims {claimed[0]} training samples" in record.reasons["train", "002"]
     assert signature_queries(grid)[0] == 2
-    assert [event.card.name for event in record.of(SiteEnrolled) if event.late] == ["002"]
+    assert [event.card.name for event in record.of(SiteRenewed)] == ["002"]
     assert len([event for event in record.of(SiteLeftOut) if event.site == "002"]) == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.config import Config
-from server import run_directory
 from server.events import Listener
 from server.listeners.artifacts import Artifacts
 from server.listeners.journal import Journal
@@ -14,7 +12,9 @@ from server.listeners.summary import Summary
 from server.listeners.table import MetricsTable
 
 
-def run_listeners(config: Config, directory: Path | None = None) -> list[Listener]:
+def run_listeners(directory: Path) -> list[Listener]:
     """Everything that records a run in its directory, and the display."""
-    path = directory or run_directory.create(config)
-    return [Journal(path), Artifacts(path), MetricsTable(path), Summary(path), progress(path)]
+    # Artifacts after the others: when run.json says that a run is finished, everything else is there.
+    return [
+        Journal(directory), MetricsTable(directory), Summary(directory), Artifacts(directory), progress(directory),
+    ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
@@ -16,7 +17,17 @@ from common.config import Config
 from common.models import State
 from common.wire import SiteCard
 from server import run_directory
-from server.events import Event, GroupsFormed, RoundFinished, RunEnded, RunStarted, SiteEnrolled, SitePlaced
+from server.events import (
+    Event,
+    GroupsFormed,
+    RoundFinished,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    SiteEnrolled,
+    SitePlaced,
+    SiteRenewed,
+)
 
 _PACKAGES = ("coterie", "flwr", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
 
@@ -38,8 +49,18 @@ class Artifacts:
             case RunStarted(config):
                 self._run = _describe(config)
                 self._write_run("running", "")
+            case RunResumed():
+                self._run = _describe(event.config) | self._resumed()
+                self._write_run("running", "")
+                self._clusters = self._kept_clusters()
+                self._cards = {card.name: card for card in event.cards}
+                self._labels, self._models = event.labels, event.models
+                self._write_clusters()
             case SiteEnrolled(card):
                 self._cards[card.name] = card
+            case SiteRenewed(card):
+                self._cards[card.name] = card
+                self._write_clusters()
             case GroupsFormed():
                 self._groups_formed(event)
             case SitePlaced(site=site, group=group):
@@ -59,6 +80,15 @@ class Artifacts:
         run_directory.write_json(
             self._directory / run_directory.RUN, self._run | {"outcome": outcome, "reason": reason}
         )
+
+    def _resumed(self) -> dict[str, object]:
+        """When the run started, and when it went on."""
+        kept = json.loads((self._directory / run_directory.RUN).read_text(encoding="utf-8"))
+        return {"started": kept["started"], "resumed": [*kept.get("resumed", []), _now()]}
+
+    def _kept_clusters(self) -> dict[str, object]:
+        kept = json.loads((self._directory / run_directory.CLUSTERS).read_text(encoding="utf-8"))
+        return {key: kept[key] for key in ("cv", "window", "silhouette", "distance_order")}
 
     def _groups_formed(self, event: GroupsFormed) -> None:
         self._labels = dict(zip(event.sites, event.labels, strict=True))
@@ -96,6 +126,10 @@ def save_model(path: Path, state: State) -> None:
     temporary.replace(path)
 
 
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
 def _describe(config: Config) -> dict[str, object]:
     versions = {}
     for package in _PACKAGES:
@@ -106,7 +140,7 @@ def _describe(config: Config) -> dict[str, object]:
     return {
         "config": config.model_dump(),
         "seed": config.seed,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "started": _now(),
         "versions": versions,
         "python": sys.version.split()[0],
         "machine": {"system": platform.system(), "architecture": platform.machine(), "cores": os.cpu_count()},

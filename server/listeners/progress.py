@@ -16,6 +16,7 @@ from rich.text import Text
 
 from common.config import Config
 from server.events import (
+    CheckpointFailed,
     Event,
     GroupKept,
     GroupRetired,
@@ -24,6 +25,7 @@ from server.events import (
     ReplyAccepted,
     RoundFinished,
     RunEnded,
+    RunResumed,
     RunStarted,
     SiteCleared,
     SiteEnrolled,
@@ -55,10 +57,14 @@ class _Clock:
     def __init__(self) -> None:
         self._start = self._first_round = time.monotonic()
         self.rounds = 0
-        self.done = 0
+        self.done = self._before = 0
 
     def begin_rounds(self) -> None:
         self._first_round = time.monotonic()
+
+    def resume(self, rounds: int, done: int) -> None:
+        self.rounds, self.done, self._before = rounds, done, done
+        self.begin_rounds()
 
     @property
     def elapsed(self) -> str:
@@ -66,9 +72,9 @@ class _Clock:
 
     @property
     def left(self) -> str:
-        if not self.done:
+        if self.done == self._before:
             return "?"
-        mean = (time.monotonic() - self._first_round) / self.done
+        mean = (time.monotonic() - self._first_round) / (self.done - self._before)
         return _duration(mean * (self.rounds - self.done))
 
 
@@ -96,10 +102,15 @@ class PlainProgress:
             self._last_line = time.monotonic()
 
     def _line(self, event: Event) -> str | None:
+        if (notice := _notice(event)) is not None:
+            return notice
         match event:
             case RunStarted(config):
                 self._clock.rounds = config.rounds
                 return f"{config.method}, seed {config.seed}, {config.rounds} rounds → {self._directory}"
+            case RunResumed(config, round_number):
+                self._clock.resume(config.rounds, round_number)
+                return f"{config.method}, seed {config.seed}: goes on after round {round_number} → {self._directory}"
             case StageStarted("enrol", _, sites):
                 return f"asking {sites} sites who they are"
             case SiteEnrolled(card, late) if late or card.fault_count:
@@ -112,14 +123,8 @@ class PlainProgress:
                 return _grouping(event)
             case SitePlaced(_, site, group, confidence):
                 return f"late site {site} joins group {group} (confidence {confidence:.2f})"
-            case SiteLeftOut():
-                return _incident(event)
             case GroupKept(round_number, group, replies, needed):
                 return f"round {round_number}: group {group} keeps its model ({replies} of {needed} updates needed)"
-            case SiteMoved() | SiteCleared():
-                return _ruling(event)
-            case GroupRetired(round_number, group):
-                return f"round {round_number}: nobody is left in group {group}"
             case RoundFinished():
                 self._clock.done += 1
                 groups = " ".join(f"{group}:{metrics.accuracy:.3f}" for group, metrics in event.groups.items())
@@ -153,18 +158,20 @@ class LiveProgress:
 
     def hear(self, event: Event) -> None:
         """Update what the panel shows."""
+        if (notice := _notice(event)) is not None:
+            self._incidents.append(notice)
         match event:
             case RunStarted(config):
                 self._config, self._clock.rounds = config, config.rounds
+                self._live.start()
+            case RunResumed(config, round_number):
+                self._config, self._grouping = config, f"goes on after round {round_number}"
+                self._clock.resume(config.rounds, round_number)
                 self._live.start()
             case StageStarted(stage, round_number, sites):
                 self._stage, self._round, self._asked, self._replied = _STAGES[stage], round_number, sites, 0
             case ReplyAccepted():
                 self._replied += 1
-            case SiteLeftOut():
-                self._incidents.append(_incident(event))
-            case SiteMoved() | SiteCleared():
-                self._incidents.append(_ruling(event))
             case GroupsFormed():
                 self._sizes = Counter(event.labels)
                 self._grouping = _grouping(event)
@@ -217,8 +224,18 @@ class LiveProgress:
         return table
 
 
-def _incident(event: SiteLeftOut) -> str:
-    return f"round {event.round_number}, {event.stage}: {event.site} left out: {event.reason}"
+def _notice(event: Event) -> str | None:
+    """What a person should be told even when nothing else changes on the screen."""
+    match event:
+        case SiteLeftOut():
+            return f"round {event.round_number}, {event.stage}: {event.site} left out: {event.reason}"
+        case SiteMoved() | SiteCleared():
+            return _ruling(event)
+        case GroupRetired():
+            return f"round {event.round_number}: nobody is left in group {event.group}"
+        case CheckpointFailed():
+            return f"round {event.round_number}: no checkpoint ({event.reason}); make room, the run goes on"
+    return None
 
 
 def _ruling(event: SiteMoved | SiteCleared) -> str:

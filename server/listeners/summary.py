@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from common.config import Config
-from common.metrics import Metrics
 from server import run_directory
 from server.events import (
     Event,
     GroupsFormed,
     RoundFinished,
     RunEnded,
+    RunResumed,
     RunStarted,
     SiteLeftOut,
     SiteMoved,
     SitePlaced,
     StageStarted,
 )
+from server.listeners.journal import read_events
 from server.run_directory import finite
 
 
@@ -36,7 +39,7 @@ class Summary:
         self._best_accuracy = -1.0
         self._spread: tuple[float | None, float | None] = (None, None)
         self._left_out = 0
-        self._moves: list[dict[str, object]] = []
+        self._moves: list[dict[str, Any]] = []
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._started = self._stage_started = time.perf_counter()
         self._stage = "start"
@@ -46,6 +49,10 @@ class Summary:
         match event:
             case RunStarted(config):
                 self._config = config
+            case RunResumed(config):
+                self._config = config
+                self._labels = dict(event.labels)
+                self._recall()
             case StageStarted(stage):
                 self._enter(stage)
             case GroupsFormed():
@@ -56,17 +63,33 @@ class Summary:
                 self._left_out += 1
             case SiteMoved():
                 self._labels[event.site] = event.target
-                self._moves.append(_move(event))
+                self._moves.append(_move(asdict(event)))
             case RoundFinished():
                 # Only figures are kept: an event holds every group's model.
-                self._last = _figures(event.round_number, event.overall)
+                self._score(event.round_number, {key: finite(value) for key, value in asdict(event.overall).items()})
                 self._spread = (finite(event.mean_site_accuracy), finite(event.worst_tenth_accuracy))
                 self._labels = dict(event.labels)
-                if event.overall.accuracy > self._best_accuracy:
-                    self._best, self._best_accuracy = self._last, event.overall.accuracy
             case RunEnded(outcome):
                 self._enter("end")
                 self._write(outcome)
+
+    def _recall(self) -> None:
+        """Take up the score where an earlier process left it."""
+        for event in read_events(self._path.parent):
+            match event["event"]:
+                case "SiteLeftOut":
+                    self._left_out += 1
+                case "SiteMoved":
+                    self._moves.append(_move(event))
+                case "RoundFinished":
+                    self._score(event["round_number"], event["overall"])
+                    self._spread = (event["mean_site_accuracy"], event["worst_tenth_accuracy"])
+
+    def _score(self, round_number: int, overall: Mapping[str, float | None]) -> None:
+        self._last = {"round": round_number} | {key: overall[key] for key in ("accuracy", "macro_f1", "auc")}
+        accuracy = overall["accuracy"]
+        if accuracy is not None and accuracy > self._best_accuracy:
+            self._best, self._best_accuracy = self._last, accuracy
 
     def _enter(self, stage: str) -> None:
         now = time.perf_counter()
@@ -95,15 +118,6 @@ class Summary:
         run_directory.write_json(self._path, value)
 
 
-def _move(event: SiteMoved) -> dict[str, object]:
-    where = {"round": event.round_number, "site": event.site, "from": event.origin, "to": event.target}
-    return where | {"founded": event.founded} | asdict(event.evidence)
-
-
-def _figures(round_number: int, metrics: Metrics) -> dict[str, float | int | None]:
-    return {
-        "round": round_number,
-        "accuracy": finite(metrics.accuracy),
-        "macro_f1": finite(metrics.macro_f1),
-        "auc": finite(metrics.auc),
-    }
+def _move(event: Mapping[str, Any]) -> dict[str, Any]:
+    where = {"round": event["round_number"], "site": event["site"], "from": event["origin"], "to": event["target"]}
+    return {**where, "founded": event["founded"], **event["evidence"]}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 from common.metrics import Metrics
 from server import run_directory
-from server.events import Event, RoundFinished, RunStarted
+from server.events import Event, RoundFinished, RunResumed, RunStarted
 
 COLUMNS = (
     "round", "scope", "name", "group", "sites", "samples", "accuracy", "macro_f1", "auc", "loss",
@@ -25,7 +26,11 @@ class MetricsTable:
         """Write the header at the start and a block of rows per round."""
         match event:
             case RunStarted():
+                # A run that was killed before its first checkpoint starts again in the same directory.
+                self._path.unlink(missing_ok=True)
                 self._append([COLUMNS])
+            case RunResumed(metrics_bytes=size):
+                os.truncate(self._path, size)
             case RoundFinished():
                 self._append(_rows(event))
 

@@ -1,0 +1,75 @@
+"""Where a run goes on: a checkpoint after each round, and the way back from the last one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from common.config import Config
+from server import run_directory
+from server.checkpoint import Checkpoints, State
+from server.events import Audience, CheckpointFailed, RunResumed, RunStarted
+from server.strategy import ClusteredStrategy
+
+_log = logging.getLogger("coterie")
+
+
+class Continuation:
+    """The checkpoints of a run in its directory; without a directory there are none.
+
+    Parameters
+    ----------
+    directory, config
+        Of the run.
+    audience
+        Hears that the run starts or goes on, and when a checkpoint could not be written.
+    """
+
+    def __init__(self, directory: Path | None, config: Config, audience: Audience) -> None:
+        self._directory = directory
+        self._config = config
+        self._audience = audience
+        self._checkpoints = None if directory is None else Checkpoints(directory / run_directory.CHECKPOINTS)
+
+    def begin(self, strategy: ClusteredStrategy) -> int:
+        """Restore the last checkpoint, if the run is to go on from one; return how many rounds are done."""
+        saved = self._checkpoints.latest() if self._checkpoints and self._config.resume == "auto" else None
+        if saved is None:
+            self._audience.tell(RunStarted(self._config))
+            return 0
+        done, state = saved
+        strategy.restore(done, state["strategy"])
+        self._audience.tell(
+            RunResumed(
+                config=self._config,
+                round_number=done,
+                cards=tuple(member.card for member in strategy.members),
+                labels={member.name: member.group for member in strategy.members},
+                models=strategy.models,
+                metrics_bytes=state["metrics_bytes"],
+            )
+        )
+        return done
+
+    def keep(self, round_number: int, state: State) -> None:
+        """Write a checkpoint, if it is time for one. The listeners have heard of the round by now."""
+        every = self._config.checkpoint
+        if self._checkpoints is None or self._directory is None or not every:
+            return
+        if round_number % every and round_number != self._config.rounds:
+            return
+        try:
+            size = _on_disk(self._directory / run_directory.METRICS)
+            self._checkpoints.save(round_number, {"strategy": state, "metrics_bytes": size})
+        except OSError as error:
+            reason = error.strerror or str(error)
+            _log.warning("no checkpoint of round %d: %s", round_number, reason)
+            self._audience.tell(CheckpointFailed(round_number, reason))
+
+
+def _on_disk(path: Path) -> int:
+    """Make sure that a file is on disk, and return its size."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size
