@@ -177,10 +177,11 @@ def picture(outcomes: dict[str, list[Outcome]], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
-    styles = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))]
-    for (variant, runs), style in zip(outcomes.items(), styles, strict=True):
+    # Variants that form the same groups give the same curve: the later ones are thinner, so that both can be seen.
+    styles = [("-", 4.0), ("-", 4.0), ("-", 1.6), ("--", 1.6), ("--", 1.6)]
+    for (variant, runs), (style, width) in zip(outcomes.items(), styles, strict=True):
         mean = [statistics.mean(values) for values in zip(*(run.accuracy for run in runs), strict=True)]
-        axes.plot(range(1, len(mean) + 1), mean, linestyle=style, label=variant)
+        axes.plot(range(1, len(mean) + 1), mean, linestyle=style, linewidth=width, label=variant)
     first = next(iter(outcomes.values()))[0]
     axes.axvline(first.drift_round - 0.5, color="grey", linewidth=0.8)
     axes.annotate("drift", (first.drift_round - 0.5, axes.get_ylim()[0]), xytext=(3, 3), textcoords="offset points")

@@ -1,0 +1,110 @@
+"""The start files of a deployment: `server.toml` for the coordinator and `site.toml` for a site."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from common.config import Names, Section, SettingsError, allowed
+
+# The rule by which the server accepts a name from the wire (common/wire.py; a test compares).
+SITE_NAME = re.compile(r"[\w.\-]{1,64}")
+
+
+def check_site_name(name: str) -> str:
+    """Return the name of a site, which is a file name too, or raise saying what is wrong with it."""
+    if not SITE_NAME.fullmatch(name):
+        raise SettingsError(f"site name {name[:80]!r} must be 1 to 64 letters, digits, '_', '-' or '.'")
+    if name[0] in ".-":
+        raise SettingsError(f"site name {name!r} must begin with a letter, a digit or '_'")
+    return name
+
+
+class ServerFile(Section):
+    """How the coordinator's SuperLink starts. Relative paths start at the folder of the file."""
+
+    address: str = Field(description="where sites call: HOST:PORT; written into the kits of new sites")
+    names: Names = Field(description="every host name and IP address of the server, as in its certificate")
+    listen: str = Field("0.0.0.0:9092", description="where the SuperLink listens for sites (gRPC)")
+    control: str = Field(
+        "127.0.0.1:8000",
+        description="where it listens for the operator (HTTP); it asks for no password, so keep it local",
+    )
+    health: str = Field("127.0.0.1:9095", description="gRPC health endpoint, without TLS; empty: none")
+    certificate: str = Field("server.crt", description="certificate of the server")
+    key: str = Field("server.key", description="private key of the server")
+    ca: str = Field("ca.crt", description="certificate of the federation's authority")
+    keys: str = Field("keys", description="folder with the public key of every site, NAME.pub")
+    database: str = Field("state.db", description="what the SuperLink must not forget: sites, runs, messages")
+
+
+class SiteFile(Section):
+    """How a site starts. Relative paths start at the folder of the file."""
+
+    site: str = Field(description="the site's own name, in logs, groups and results")
+    server: str = Field(description="where the coordinator is: HOST:PORT")
+    data: str = Field("", description="the site's folder with one sub-folder per class, CSV manifest or .npz file")
+    cache: str = Field("", description="folder for embeddings and decoded images; empty: the user's cache folder")
+    encoder_weights: str = Field("", description="the site's own copy of the encoder's weights, if the run needs one")
+    ca: str = Field("ca.crt", description="certificate of the federation's authority")
+    key: str = Field("site.key", description="the site's private key; readable by its owner alone")
+    port: int = Field(9094, ge=1, le=65535, description="local port of the SuperNode; one for each on a machine")
+    health: str = Field("", description="gRPC health endpoint, without TLS, such as 127.0.0.1:9096; empty: none")
+    tasks: int = Field(
+        0, ge=0, description="tasks the warm executor works on at once; 0: chosen by cores or GPU memory"
+    )
+    partition: int = Field(0, ge=0, description="for demonstrations: which share of the run's common data set this is")
+    partitions: int = Field(0, ge=0, description="for demonstrations: number of shares; 0: the site has its own data")
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        check_site_name(self.site)
+        if self.partitions and self.data:
+            raise ValueError("data and partitions exclude each other: a site has its own data or a demonstration share")
+        if self.partition and self.partition >= self.partitions:
+            raise ValueError(f"partition = {self.partition} must be less than partitions = {self.partitions}")
+        return self
+
+
+StartFile = TypeVar("StartFile", ServerFile, SiteFile)
+
+
+def read_start_file(path: Path, model: type[StartFile]) -> StartFile:
+    """Read and check a start file, or raise `SettingsError` naming the file, the key and what is allowed."""
+    try:
+        table: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}; `coterie provision` makes such files") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+    known = model.model_fields
+    for key, value in table.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise SettingsError(f"{path}: unknown setting {key} = {value!r}; {hint}")
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        raise SettingsError("\n".join(f"{path}: {_explain(item, model)}" for item in error.errors())) from None
+
+
+def located(start_file: Path, value: str) -> Path:
+    """Return a path that a start file names, as an absolute one."""
+    return (start_file.parent / Path(value).expanduser()).absolute()
+
+
+def _explain(item: Any, model: type[Section]) -> str:
+    key = next((part for part in item["loc"] if isinstance(part, str)), "")
+    field = model.model_fields.get(key)
+    if field is None:
+        return str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "missing":
+        return f"{key} is missing ({field.description})"
+    return f"{key} = {item['input']!r} is not allowed: it takes {allowed(field)} ({field.description})"
