@@ -30,6 +30,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Entry point of `flwr run`: the settings are Flower's run config."""
     # Only our own lines: Flower sends this process's log over HTTP, and a line per request would feed on itself.
+    logging.getLogger("flwr").setLevel(logging.WARNING)
     logger = logging.getLogger("coterie")
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())

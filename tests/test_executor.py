@@ -625,7 +625,7 @@ def test_a_run_goes_on_when_a_child_is_killed_and_a_supernode_restarts(federatio
     settings = {
         "method": "fedavg", "sites": 2, "rounds": 3, "out": str(out), "cache": str(tmp_path / "cache"),
         "data.image_size": 8, "data.channels": 1, "train.model": "lenet5", "train.lr": 0.1, "train.epochs": 10,
-        "round.deadline": 25.0, "round.start_timeout": 60.0,
+        "round.deadline": 60.0, "round.start_timeout": 60.0,
     }  # fmt: skip
     pairs = settings.items()
     text = " ".join(f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in pairs)

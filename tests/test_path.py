@@ -36,7 +36,7 @@ def walk(site: str = "a", seed: int = 0, **changes: object) -> np.ndarray:
 
 def flat_head(model: torch.nn.Module) -> np.ndarray:
     state = get_state(model)
-    return np.concatenate([state["head.weight"].ravel(), state["head.bias"]])
+    return np.concatenate([state["head.bias"], state["head.weight"].ravel()])
 
 
 def test_each_row_is_what_one_epoch_changed() -> None:
