@@ -51,9 +51,9 @@ from server.roster import Member, Roster
 
 _log = logging.getLogger("coterie")
 
-# A site may train on more samples than it declared (its folder grows), but not on wildly more: the fixed-point averages
-# are scaled by what was declared. Whoever outgrows that is asked anew.
-_GROWTH = 16
+# A site may train on more samples than it declared, but not on wildly more: the fixed-point averages are scaled by what
+# was declared. Where data are expected to change there is more room. Whoever outgrows that is asked anew.
+_GROWTH, _GROWTH_IF_CHANGING = 2, 16
 
 # The node of a member that has not been found yet; Flower gives no node this number.
 _NOWHERE = 0
@@ -114,6 +114,7 @@ class ClusteredStrategy(Strategy):
         )
         self._models: dict[int, State] = {}
         self._changing = config.data.watch or bool(config.drift)
+        self._growth = _GROWTH_IF_CHANGING if self._changing else _GROWTH
         self._outgrown: set[str] = set()
         self._head_changes: dict[str, NDArray[np.float64]] = {}
         self._founded = 0
@@ -450,13 +451,13 @@ class ClusteredStrategy(Strategy):
         return update
 
     def _check_growth(self, member: Member, count: int, declared: int, part: str) -> None:
-        if count > _GROWTH * declared:
+        if count > self._growth * declared:
             self._outgrown.add(member.name)
             raise wire.WireError(f"claims {count} {part} samples after declaring {declared}")
 
     def _capacity(self, group: int) -> int:
         """An upper bound of the samples behind a group's average, known before the first reply."""
-        return _GROWTH * sum(member.card.train_samples for member in self._roster.groups()[group])
+        return self._growth * sum(member.card.train_samples for member in self._roster.groups()[group])
 
     def _still_waiting(self, group: int) -> bool:
         assert self._book is not None
