@@ -19,8 +19,7 @@ from server.continuation import Continuation
 from server.events import Audience, Listener, RunEnded
 from server.grid import RunInterrupted, StreamingGrid
 from server.listeners import run_listeners
-from server.methods import get_method
-from server.relocation import check_method
+from server.methods import get_method, migration_rule
 from server.strategy import ClusteredStrategy
 
 app = ServerApp()
@@ -35,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())
     config = parse(context.run_config)
-    check_method(config)
+    migration_rule(config)
     directory = run_directory.open_run(config)
     conduct(grid, config, run_listeners(directory), directory=directory)
 
@@ -57,10 +56,11 @@ def conduct(
         grid, deadline=config.round.deadline, in_flight=config.round.in_flight, stop=stop or threading.Event()
     )
     continuation = Continuation(directory, config, audience)
+    initial = initial_state(config)
+    strategy = ClusteredStrategy(config, method, initial, audience, continuation.keep)
+    # Outside of what follows: a run that cannot go on leaves its directory as it was.
+    done = continuation.begin(strategy)
     try:
-        initial = initial_state(config)
-        strategy = ClusteredStrategy(config, method, initial, audience, continuation.keep)
-        done = continuation.begin(strategy)
         if done:
             strategy.rejoin(streaming)
         else:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-from common.config import Config
+from common.config import Config, SettingsError
 from server import run_directory
 from server.checkpoint import Checkpoints, State
 from server.events import Audience, CheckpointFailed, RunResumed, RunStarted
@@ -39,7 +40,15 @@ class Continuation:
             self._audience.tell(RunStarted(self._config))
             return 0
         done, state = saved
-        strategy.restore(done, state["strategy"])
+        try:
+            strategy.restore(done, state["strategy"])
+            metrics_bytes = int(state["metrics_bytes"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SettingsError(
+                f"the checkpoint of round {done} does not fit this version of Coterie ({error}): resume with the "
+                "version that wrote it, or start again in another directory"
+            ) from None
+        self._require_metrics(metrics_bytes)
         self._audience.tell(
             RunResumed(
                 config=self._config,
@@ -47,12 +56,23 @@ class Continuation:
                 cards=tuple(member.card for member in strategy.members),
                 labels={member.name: member.group for member in strategy.members},
                 models=strategy.models,
-                metrics_bytes=state["metrics_bytes"],
+                metrics_bytes=metrics_bytes,
             )
         )
         return done
 
-    def keep(self, round_number: int, state: State) -> None:
+    def _require_metrics(self, size: int) -> None:
+        """Raise if the metrics up to the checkpoint are not all there: they could not be written again."""
+        assert self._directory is not None
+        path = self._directory / run_directory.METRICS
+        found = path.stat().st_size if path.exists() else 0
+        if found < size:
+            raise SettingsError(
+                f"{path} has {found} bytes where the checkpoint knows of {size}: bring the file back, or start again "
+                "in another directory"
+            )
+
+    def keep(self, round_number: int, state: Callable[[], State]) -> None:
         """Write a checkpoint, if it is time for one. The listeners have heard of the round by now."""
         every = self._config.checkpoint
         if self._checkpoints is None or self._directory is None or not every:
@@ -61,7 +81,7 @@ class Continuation:
             return
         try:
             size = _on_disk(self._directory / run_directory.METRICS)
-            self._checkpoints.save(round_number, {"strategy": state, "metrics_bytes": size})
+            self._checkpoints.save(round_number, {"strategy": state(), "metrics_bytes": size})
         except OSError as error:
             reason = error.strerror or str(error)
             _log.warning("no checkpoint of round %d: %s", round_number, reason)

@@ -92,8 +92,7 @@ class Enrolment:
             name = answer.introduction.card.name
             if name in found or self._is_connected(name, grid):
                 # Perhaps the same site, restarted, whose old node is not yet known to be gone.
-                reason = f"another connected site is called {name!r}: each needs its own name"
-                self._put_off(answer.node, round_number, reason)
+                self._put_off(answer.node, round_number, _clash(name))
                 continue
             found[name] = (answer.introduction, answer.node)
             self._accepted("enrol", round_number, name, answer)
@@ -120,8 +119,14 @@ class Enrolment:
         """Ask nodes only for their names; return the nodes of known members. Nobody is turned away for anything."""
         seats: dict[str, int] = {}
         for answer in self._ask("enrol", grid, nodes, round_number, self._config.round.deadline, None):
-            if answer.introduction is not None and answer.introduction.card.name in self._roster:
-                seats.setdefault(answer.introduction.card.name, answer.node)
+            if answer.introduction is None:
+                self._put_off(answer.node, round_number, answer.reason)
+                continue
+            name = answer.introduction.card.name
+            if name in seats:
+                self._put_off(answer.node, round_number, _clash(name))
+            elif name in self._roster:
+                seats[name] = answer.node
         return seats
 
     @property
@@ -231,6 +236,10 @@ class Enrolment:
         self._reasons[reason] += 1
         self._turned_away.add(node)
         self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
+
+
+def _clash(name: str) -> str:
+    return f"another connected site is called {name!r}: each needs its own name"
 
 
 def failure_of(reply: Message) -> str:

@@ -247,6 +247,9 @@ class GuardedRule:
         A site that fits nowhere for long founds a group of its own, together with those who found one in the same
         round and head the same way; a site that is alone already stays.
         """
+        if suspect.rounds < self._settings.patience:
+            # A founder on probation, not an outlier: calm directions are noise and prove nothing.
+            return Verdict(suspect.site, suspect.group, suspect.group, suspect.evidence)
         cosines = suspect.evidence.cosines
         target: int | None = max(cosines, key=lambda group: cosines[group], default=None)
         if target is None or cosines[target] < self._settings.fit:

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import Config, SettingsError
-from common.wire import Introduction
+from common.config import Config
 from server.checkpoint import State
 from server.enrolment import Enrolment
 from server.events import Audience, SiteRenewed
 from server.grid import StreamingGrid
-from server.methods import Method, get_method
+from server.methods import Method, migration_rule
 from server.migration import GuardedRule, PublishedRule, Suspect, Verdict, by_signature
 from server.roster import Roster
 
@@ -45,7 +44,7 @@ class Relocation:
         self._roster = roster
         self._enrolment = enrolment
         self._audience = audience
-        published = chosen_rule(config, method) == "fedcm"
+        published = migration_rule(config) == "fedcm"
         self._rule = (
             PublishedRule(config.migration)
             if published
@@ -65,11 +64,10 @@ class Relocation:
             yield from self._rule.moves(changes, groups)
             return
         suspects = self._rule.suspects(round_number, changes, groups)
-        if suspects and self._method.can_confirm:
-            answers = self._enrolment.ask_again(grid, [self._roster[one.site] for one in suspects], round_number)
-            yield from self._confirmed([suspect for suspect in suspects if suspect.site in answers], answers)
-            self._unanswered.update(suspect.site for suspect in suspects if suspect.site not in answers)
-            # Who does not answer stays under suspicion and is asked again, but not for ever.
+        if self._method.can_confirm:
+            # Who does not answer stays under suspicion and is asked again, but not for ever: everybody waits for it.
+            asked = [suspect for suspect in suspects if self._unanswered[suspect.site] < _MOST_QUESTIONS]
+            yield from self._confirmed(grid, round_number, asked)
             suspects = [suspect for suspect in suspects if self._unanswered[suspect.site] >= _MOST_QUESTIONS]
         for suspect in suspects:
             verdict = self._rule.by_direction(suspect)
@@ -91,9 +89,15 @@ class Relocation:
         if isinstance(self._rule, GuardedRule):
             self._rule.settle(verdict, group, round_number)
 
-    def _confirmed(self, suspects: Sequence[Suspect], answers: Mapping[str, Introduction]) -> Iterator[Verdict]:
+    def _confirmed(self, grid: StreamingGrid, round_number: int, suspects: Sequence[Suspect]) -> Iterator[Verdict]:
+        """Ask suspects for fresh fingerprints and judge those that answer."""
         assert isinstance(self._rule, GuardedRule)
         assert self._method.distance is not None
+        if not suspects:
+            return
+        answers = self._enrolment.ask_again(grid, [self._roster[one.site] for one in suspects], round_number)
+        self._unanswered.update(suspect.site for suspect in suspects if suspect.site not in answers)
+        suspects = [suspect for suspect in suspects if suspect.site in answers]
         if not suspects:
             return
         members = self._roster.members
@@ -108,21 +112,3 @@ class Relocation:
             del self._unanswered[suspect.site]
             yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses)
             rows[position[suspect.site]] = row
-
-
-def check_method(config: Config) -> None:
-    """Raise `SettingsError` if the run's method is unknown or cannot do what is asked of it."""
-    chosen_rule(config, get_method(config.method))
-
-
-def chosen_rule(config: Config, method: Method) -> str:
-    """The rule a run works by: "off", "guarded" or "fedcm"."""
-    rule = config.migration.rule
-    if rule == "auto":
-        return method.migration
-    if rule != "off" and not method.clustered:
-        raise SettingsError(
-            f"migration.rule = {rule!r} does not go with method = {method.name!r}, which has no groups to move "
-            "between: set it to 'off' or 'auto'"
-        )
-    return rule

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.fingerprint import Fingerprint
+from common.fingerprint import KINDS, Fingerprint
 from common.wire import Introduction, SiteCard
+
+# The node of a member that has not been found yet; Flower gives no node this number.
+_NOWHERE = 0
 
 
 @dataclass
@@ -52,6 +56,27 @@ class Roster:
     def labels(self) -> NDArray[np.int64]:
         """The group of each member, in the order of `members`."""
         return np.array([member.group for member in self.members], np.int64)
+
+    def state(self) -> list[dict[str, Any]]:
+        """The members without their nodes, which are others in another process."""
+        return [
+            {
+                "card": asdict(member.card),
+                "group": member.group,
+                "fingerprint": None
+                if member.fingerprint is None
+                else {"kind": member.fingerprint.kind, "arrays": vars(member.fingerprint)},
+            }
+            for member in self.members
+        ]
+
+    def restore(self, state: list[dict[str, Any]]) -> None:
+        """Take in the members of an earlier `state`, each of them nowhere yet."""
+        for entry in state:
+            kept = entry["fingerprint"]
+            fingerprint = None if kept is None else KINDS[kept["kind"]](**kept["arrays"])
+            lists = {name: tuple(entry["card"][name]) for name in ("class_counts", "faults")}
+            self.add(Member(SiteCard(**entry["card"] | lists), _NOWHERE, fingerprint, entry["group"]))
 
     def at_node(self, node_id: int) -> Member | None:
         """The member that sits on a node."""

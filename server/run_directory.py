@@ -21,7 +21,10 @@ MODELS = "models"
 CHECKPOINTS = "checkpoint"
 
 # What has no bearing on the figures of a run and may be different when it goes on.
-_MAY_CHANGE = ("out", "resume", "checkpoint", "cache", "round.")
+_MAY_CHANGE = {
+    "out", "resume", "checkpoint", "cache",
+    "round.deadline", "round.start_timeout", "round.in_flight", "round.max_message_mb",
+}  # fmt: skip
 
 
 def default_directory(config: Config) -> Path:
@@ -60,7 +63,7 @@ def _check_resumable(path: Path, config: Config) -> None:
     if outcome == "finished":
         raise SettingsError(f"out = {path} holds a run that is finished: there is nothing to resume")
     now = flatten(json.loads(config.model_dump_json()))
-    changed = [key for key in now if now[key] != before.get(key) and not key.startswith(_MAY_CHANGE)]
+    changed = [key for key in now if now[key] != before.get(key) and key not in _MAY_CHANGE]
     if changed:
         shown = ", ".join(f"{key} = {now[key]!r} (was {before.get(key)!r})" for key in changed[:5])
         raise SettingsError(f"out = {path} holds a run with other settings: {shown}; resume it with the same ones")

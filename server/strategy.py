@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from common import wire
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
-from common.fingerprint import KINDS
 from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
 from common.models import State, flat_head
 from common.randomness import generator
@@ -44,9 +43,9 @@ from server.events import (
     StageStarted,
 )
 from server.grid import StreamingGrid
-from server.methods import Method
+from server.methods import Method, migration_rule
 from server.migration import Verdict
-from server.relocation import Relocation, chosen_rule
+from server.relocation import Relocation
 from server.roster import Member, Roster
 
 _log = logging.getLogger("coterie")
@@ -54,9 +53,6 @@ _log = logging.getLogger("coterie")
 # A site may train on more samples than it declared, but not on wildly more: the fixed-point averages are scaled by what
 # was declared. Where data are expected to change there is more room. Whoever outgrows that is asked anew.
 _GROWTH, _GROWTH_IF_CHANGING = 2, 16
-
-# The node of a member that has not been found yet; Flower gives no node this number.
-_NOWHERE = 0
 
 
 class NoSites(SettingsError):
@@ -87,7 +83,7 @@ class ClusteredStrategy(Strategy):
     audience
         Hears what happens.
     keep
-        Is given round and state after each round, for a checkpoint.
+        Is told of each finished round and how to get the state after it, for a checkpoint.
     """
 
     def __init__(
@@ -96,7 +92,7 @@ class ClusteredStrategy(Strategy):
         method: Method,
         initial: State,
         audience: Audience,
-        keep: Callable[[int, checkpoint.State], None] = lambda round_number, state: None,
+        keep: Callable[[int, Callable[[], checkpoint.State]], None] = lambda round_number, state: None,
     ) -> None:
         self._keep = keep
         self._config = config
@@ -109,7 +105,7 @@ class ClusteredStrategy(Strategy):
         self._enrolment = Enrolment(config, method, initial, self._roster, audience)
         self._relocation = (
             None
-            if chosen_rule(config, method) == "off"
+            if migration_rule(config) == "off"
             else Relocation(config, method, self._roster, self._enrolment, audience)
         )
         self._models: dict[int, State] = {}
@@ -128,18 +124,8 @@ class ClusteredStrategy(Strategy):
 
     def state(self) -> checkpoint.State:
         """Everything that the rounds to come depend on."""
-        members = [
-            {
-                "card": asdict(member.card),
-                "group": member.group,
-                "fingerprint": None
-                if member.fingerprint is None
-                else {"kind": member.fingerprint.kind, "arrays": vars(member.fingerprint)},
-            }
-            for member in self._roster.members
-        ]
         return {
-            "members": members,
+            "members": self._roster.state(),
             "models": {str(group): dict(model) for group, model in self._models.items()},
             "founded": self._founded,
             "outgrown": sorted(self._outgrown),
@@ -148,13 +134,11 @@ class ClusteredStrategy(Strategy):
 
     def restore(self, round_number: int, state: checkpoint.State) -> None:
         """Take over what an earlier process knew after a round. Where the sites are now is found out by `rejoin`."""
-        for entry in state["members"]:
-            kept = entry["fingerprint"]
-            fingerprint = None if kept is None else KINDS[kept["kind"]](**kept["arrays"])
-            counts = tuple(entry["card"].pop("class_counts"))
-            card = wire.SiteCard(**entry["card"] | {"faults": tuple(entry["card"]["faults"])}, class_counts=counts)
-            self._roster.add(Member(card, _NOWHERE, fingerprint, entry["group"]))
+        self._roster.restore(state["members"])
         self._models = {int(group): model for group, model in state["models"].items()}
+        for group, model in self._models.items():
+            if _shapes(model) != _shapes(self._initial):
+                raise ValueError(f"the model of group {group} is not a {self._config.train.model}")
         self._founded, self._outgrown = state["founded"], set(state["outgrown"])
         if self._relocation is not None:
             self._relocation.restore(state["relocation"])
@@ -347,7 +331,7 @@ class ClusteredStrategy(Strategy):
                 models=dict(self._models),
             )
         )
-        self._keep(self._done + server_round, self.state())
+        self._keep(self._done + server_round, self.state)
         return MetricRecord({"accuracy": overall.accuracy, "macro_f1": overall.macro_f1, "mean_site_accuracy": mean})
 
     # --- between training and testing --------------------------------------------------------------------------
@@ -496,3 +480,7 @@ class ClusteredStrategy(Strategy):
             return grid
         limits = self._config.round
         return StreamingGrid(grid, deadline=limits.deadline, in_flight=limits.in_flight)
+
+
+def _shapes(model: State) -> dict[str, tuple[object, ...]]:
+    return {name: (array.dtype, array.shape) for name, array in model.items()}

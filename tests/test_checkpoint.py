@@ -20,6 +20,7 @@ from server.app import conduct
 from server.checkpoint import Checkpoints, InvalidCheckpoint, read
 from server.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed
 from server.listeners import run_listeners
+from server.listeners.journal import read_events
 from server.run_directory import open_run
 from tests.loopback import LoopbackGrid
 from tests.runs import MakeConfig, Record
@@ -218,6 +219,51 @@ def test_resuming_is_refused_where_it_would_mislead(quick: MakeConfig, tmp_path:
     carry_out(quick(method="fedavg", resume="auto", round__deadline=30.0))
     with pytest.raises(SettingsError, match="finished"):
         open_run(quick(method="fedavg", resume="auto"))
+
+
+def test_a_run_that_cannot_go_on_leaves_its_directory_as_it_was(quick: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        carry_out(quick(method="fedavg"), dies_in(3))
+    kept = (tmp_path / "run" / "run.json").read_bytes()
+    metrics = (tmp_path / "run" / "metrics.csv").read_bytes()
+    (tmp_path / "run" / "metrics.csv").write_bytes(metrics[:-10])
+    with pytest.raises(SettingsError, match="bring the file back"):
+        carry_out(quick(method="fedavg", resume="auto"))
+    (tmp_path / "run" / "metrics.csv").write_bytes(metrics)
+    with pytest.raises(SettingsError, match=r"round\.min_replies = 2"):
+        open_run(quick(method="fedavg", resume="auto", round__min_replies=2))
+    for path in (tmp_path / "run" / "checkpoint").iterdir():
+        number, state = int(path.stem[-6:]), read(path)
+        state["strategy"]["models"]["0"]["head.bias"] = np.zeros(3, np.float32)
+        Checkpoints(path.parent).save(number, state)
+    with pytest.raises(SettingsError, match="does not fit"):
+        carry_out(quick(method="fedavg", resume="auto"))
+    assert (tmp_path / "run" / "run.json").read_bytes() == kept
+
+
+def test_a_line_torn_by_a_kill_does_not_swallow_the_next(quick: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        carry_out(quick(method="fedavg"), dies_in(3))
+    with (tmp_path / "run" / "events.jsonl").open("a") as file:
+        file.write('{"time": 1, "event": "RoundFini')
+    carry_out(quick(method="fedavg", resume="auto"))
+    rounds = [event["round_number"] for event in read_events(tmp_path / "run") if event["event"] == "RoundFinished"]
+    assert rounds == [1, 2, 3, 4]
+
+
+def test_two_sites_of_one_name_are_named_when_the_run_goes_on(quick: MakeConfig) -> None:
+    with pytest.raises(Stop):
+        carry_out(quick(method="fedavg"), dies_in(2))
+
+    class Twins(LoopbackGrid):
+        def __init__(self, sites: int) -> None:
+            super().__init__(sites)
+            self.connect(200, 0)
+
+    record = carry_out(quick(method="fedavg", resume="auto"), Twins)
+    named = {site for (stage, site), reason in record.reasons.items() if "another connected site is called" in reason}
+    assert len(named) == 1
+    assert named <= {"node 100", "node 200"}
 
 
 def test_a_run_that_died_before_its_first_checkpoint_starts_again(quick: MakeConfig, tmp_path: Path) -> None:

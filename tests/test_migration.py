@@ -420,6 +420,9 @@ def test_a_founder_is_looked_at_again_ever_more_rarely_while_it_is_alone() -> No
             examined_in.append(round_number)
             rule.settle(Verdict(suspect.site, 2, 2, suspect.evidence), 2, round_number)
     assert examined_in == [9, 15, 27]
+    # By its direction alone a calm founder is never moved, however its noise may point.
+    suspect = Suspect("a", 2, 0, Evidence(None, {0: 0.9}, 1.0))
+    assert rule.by_direction(suspect) == Verdict("a", 2, 2, suspect.evidence)
     company = groups | {"b": 2}
     assert all(rule.suspects(number, _calm(company, rng), company) == [] for number in range(50, 60))
 

@@ -16,7 +16,7 @@ from cli.main import main as coterie
 from common import wire
 from common.config import Config, SettingsError
 from server.events import GroupRetired, RoundFinished, RunEnded, SiteCleared, SiteLeftOut, SiteMoved, SiteRenewed
-from server.migration import Evidence, Verdict
+from server.migration import Evidence, GuardedRule, Verdict
 from server.relocation import Relocation
 from tests.loopback import LoopbackGrid
 from tests.runs import MakeConfig, on, run, run_to_disk
@@ -136,6 +136,15 @@ def test_a_suspect_whose_answers_are_useless_is_named_and_in_the_end_judged_by_i
     last = record.of(SiteMoved)[-1]
     assert (last.site, last.round_number, last.evidence.distances) == ("000", 10, {})
     assert signature_queries(grid) == [0, 1, 0, 0]
+
+
+def test_a_suspect_that_never_answers_is_not_asked_for_ever(
+    drifting: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuardedRule, "by_direction", lambda self, suspect: None)
+    lost = suspect_answers(lambda request, reply: None, first=1)
+    _, grid = run(drifting(rounds=14, round__deadline=0.2), fault=lost)
+    assert signature_queries(grid).count(0) == 3
 
 
 def test_a_suspect_under_another_name_is_not_believed(drifting: MakeConfig) -> None:

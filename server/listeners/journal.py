@@ -22,7 +22,12 @@ class Journal:
     """Appends every event to the log."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = (directory / run_directory.EVENTS).open("a", encoding="utf-8")
+        path = directory / run_directory.EVENTS
+        torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        self._file = path.open("a", encoding="utf-8")
+        if torn:
+            # A process killed in the middle of a line must not spoil the next one.
+            self._file.write("\n")
 
     def hear(self, event: Event) -> None:
         """Write one line and push it to the disk's cache, so that a crash loses nothing that was told."""

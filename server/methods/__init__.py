@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from common.config import SettingsError
+from common.config import Config, SettingsError
 from server.methods import fedavg, fedcm, fmcl, local
 from server.methods.method import Grouping, Method, Placement
 
@@ -23,4 +23,17 @@ def get_method(name: str) -> Method:
         raise SettingsError(f"method = {name!r} is not known: it takes one of {', '.join(METHODS)}{hint}") from None
 
 
-__all__ = ["METHODS", "Grouping", "Method", "Placement", "get_method"]
+def migration_rule(config: Config) -> str:
+    """The rule by which sites of a run change groups: "off", "guarded" or "fedcm"."""
+    method, rule = get_method(config.method), config.migration.rule
+    if rule == "auto":
+        return method.migration
+    if rule != "off" and not method.clustered:
+        raise SettingsError(
+            f"migration.rule = {rule!r} does not go with method = {method.name!r}, which has no groups to move "
+            "between: set it to 'off' or 'auto'"
+        )
+    return rule
+
+
+__all__ = ["METHODS", "Grouping", "Method", "Placement", "get_method", "migration_rule"]
