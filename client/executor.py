@@ -11,6 +11,10 @@ A child that must end is killed, never asked. Flower's own handler of SIGTERM re
 reply; the SuperNode, which serves one message at a time, then waits for that reply for ever. Of a killed child the
 executor tells the SuperNode at once; without that the SuperNode would notice after a minute.
 
+A task may never get its message: when a run ends while a SuperNode fetches one, the task stays and its child waits for
+days. Such a child keeps no slot, and it is killed as soon as its SuperNode, which serves one message at a time, has
+another task.
+
 All use of Flower's internals for this purpose is in this file; `tests/test_executor.py` holds what it relies on.
 """
 
@@ -25,6 +29,7 @@ import importlib
 import ipaddress
 import logging
 import os
+import select
 import signal
 import ssl
 import subprocess
@@ -32,8 +37,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -95,6 +100,7 @@ _LOOK = 5.0  # seconds between two looks, while no slot is free, whether a Super
 _BACK_OFF = 10.0  # longest wait, in seconds, between two attempts to reach a SuperNode that does not answer
 _LOST = 10.0  # seconds without anybody at a SuperNode's port after which its tasks are lost: it keeps them in memory
 _REPLY = 10.0  # seconds a SuperNode may take to answer; a claimed task must start within 30
+_INPUT = 10.0  # seconds after which a task that still waits for its message keeps no slot; it computes nothing
 _GRACE = 5.0  # seconds that running tasks get to finish when the executor is told to stop
 _LAST_WORDS = 3.0  # seconds to tell the SuperNodes of those that did not
 
@@ -206,6 +212,11 @@ class Child:
     task: Task
     header: int
     killed_because: str = ""
+    started: float = field(default_factory=time.monotonic)
+
+    def lacks_message(self) -> bool:
+        """Whether it has been waiting for its message for a while."""
+        return time.monotonic() - self.started > _INPUT and not select.select([self.header], [], [], 0)[0]
 
 
 def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
@@ -218,26 +229,37 @@ def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
         while True:
             _reap(children, nodes)
             for node in nodes:
-                if len(children) >= slots and time.monotonic() - node.asked > _LOOK:
+                if _busy(children) >= slots and time.monotonic() - node.asked > _LOOK:
                     node.acquire(claim=False)
                 if node.is_lost():
-                    _kill(children, "its SuperNode is gone", only=node.address)
+                    _kill(_of(node, children), "its SuperNode is gone")
             # A claimed task must start at once, so a slot comes first; taking turns keeps one SuperNode from the rest.
             for _ in range(len(turns)):
-                if len(children) >= slots:
+                if _busy(children) >= slots:
                     break
                 node = turns[0]
                 turns.rotate(-1)
                 if node.due <= time.monotonic() and (task := node.acquire()) is not None:
+                    left = {pid: child for pid, child in _of(node, children).items() if child.lacks_message()}
+                    _kill(left, "its message never came and there is another task")
                     pid, child = _start(task, partial(run_task, task, node.link))
                     children[pid] = child
-            free = len(children) < slots
+            free = _busy(children) < slots
             pause = min(node.due for node in nodes) - time.monotonic() if free else _IDLE_POLL
             event = signal.sigtimedwait(_WATCHED, min(max(pause, 0.0), _IDLE_POLL))
             if event is not None and event.si_signo in _STOP:
                 break
     finally:
         _finish(children, nodes)
+
+
+def _busy(children: Mapping[int, Child]) -> int:
+    """How many slots are taken."""
+    return sum(not child.lacks_message() for child in children.values())
+
+
+def _of(node: SuperNode, children: Mapping[int, Child]) -> dict[int, Child]:
+    return {pid: child for pid, child in children.items() if child.task.address == node.address}
 
 
 def _start(task: Task, work: Callable[[int], None]) -> tuple[int, Child]:
@@ -328,9 +350,9 @@ def _cause(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _kill(children: dict[int, Child], why: str, only: str | None = None) -> None:
+def _kill(children: Mapping[int, Child], why: str) -> None:
     for pid, child in children.items():
-        if only in {None, child.task.address} and not child.killed_because:
+        if not child.killed_because:
             child.killed_because = why
             os.kill(pid, signal.SIGKILL)
 

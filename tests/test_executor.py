@@ -234,7 +234,9 @@ def work(task, link, header):
     note.write_text(str(task.number))
     note.rename(folder / str(os.getpid()))
     behaviour = (folder / "behaviour").read_text()
-    while behaviour == "wait" and not (folder / "go").exists():
+    if behaviour == "tell and wait":
+        os.write(header, b"message")
+    while behaviour.endswith("wait") and not (folder / "go").exists():
         time.sleep(0.05)
     if behaviour == "die":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -425,6 +427,31 @@ def test_a_task_is_claimed_only_when_a_slot_is_free(api: RuntimeApi, start: Call
     (warm.folder / "go").touch()
     wait_until(lambda: set(warm.tasks.values()) == set(tasks))
     wait_until(lambda: not children(warm.process.pid))
+
+
+def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
+    api: RuntimeApi, start: Callable[..., Executor]
+) -> None:
+    """Flower leaves such a task behind when a run ends while its SuperNode fetches a message."""
+    first = api.add_task()
+    warm = start(1, api.address)
+    wait_until(lambda: first in warm.tasks.values())
+    orphan = children(warm.process.pid)
+    second = api.add_task()
+    time.sleep(executor._INPUT / 2)
+    assert second not in warm.tasks.values(), "it may just be slow to come"
+    wait_until(lambda: second in warm.tasks.values(), executor._INPUT + 20)
+    wait_until(lambda: not any(map(is_alive, orphan)))
+    assert "its message never came" in warm.log
+    # One that has its message is left alone however long it works.
+    warm.behave("tell and wait")
+    third = api.add_task()
+    wait_until(lambda: third in warm.tasks.values(), executor._INPUT + 20)
+    fourth = api.add_task()
+    time.sleep(executor._INPUT + 3)
+    assert fourth not in warm.tasks.values()
+    (warm.folder / "go").touch()
+    wait_until(lambda: fourth in warm.tasks.values())
 
 
 def test_a_crash_of_a_child_is_survived_and_named(api: RuntimeApi, start: Callable[..., Executor]) -> None:
