@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save_file
+from safetensors.numpy import load
+
+from server.run_directory import write_tensors
 
 _MARK = b"coterie checkpoint 1"
 _DIGEST_BYTES = 32
@@ -53,7 +55,7 @@ class Checkpoints:
         document = json.dumps(_without_arrays(state, arrays), allow_nan=False)
         arrays[_STATE] = np.frombuffer(document.encode(), np.uint8)
         try:
-            save_file(arrays, part)
+            write_tensors(part, arrays)
             with part.open("r+b") as file:
                 digest = _digest(file)
                 file.write(digest + _MARK)

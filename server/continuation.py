@@ -15,6 +15,9 @@ from server.strategy import ClusteredStrategy
 
 _log = logging.getLogger("coterie")
 
+# Bytes; the last row of a table of metrics fits in, and so does the end of the one before it.
+_LONGEST_ROW = 4096
+
 
 class Continuation:
     """The checkpoints of a run in its directory; without a directory there are none.
@@ -80,7 +83,7 @@ class Continuation:
         if round_number % every and round_number != self._config.rounds:
             return
         try:
-            size = _on_disk(self._directory / run_directory.METRICS)
+            size = _on_disk(self._directory / run_directory.METRICS, round_number)
             self._checkpoints.save(round_number, {"strategy": state(), "metrics_bytes": size})
         except OSError as error:
             reason = error.strerror or str(error)
@@ -88,8 +91,14 @@ class Continuation:
             self._audience.tell(CheckpointFailed(round_number, reason))
 
 
-def _on_disk(path: Path) -> int:
-    """Make sure that a file is on disk, and return its size."""
+def _on_disk(path: Path, round_number: int) -> int:
+    """Make sure that the metrics of a round are on disk, and return the size of their file."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(size - _LONGEST_ROW, 0))
+        last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    if not last.startswith(b"%d," % round_number):
+        # A checkpoint without them would lose the round: the metrics are cut to this size when the run goes on.
+        raise OSError(f"{path.name} lacks round {round_number}")
+    return size

@@ -208,7 +208,10 @@ class Listener(Protocol):
 
 
 class Audience:
-    """All listeners of a run. One that fails is reported and dismissed; the run goes on."""
+    """All listeners of a run. One that fails is reported and dismissed; the run goes on.
+
+    One that cannot write stays: a disk that is full now may have room when there is more to tell.
+    """
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
         self._listeners = list(listeners)
@@ -218,6 +221,8 @@ class Audience:
         for listener in list(self._listeners):
             try:
                 listener.hear(event)
+            except OSError as error:
+                logging.getLogger("coterie").error("%s cannot write: %s; make room", type(listener).__name__, error)
             except Exception:
                 self._listeners.remove(listener)
                 logging.getLogger("coterie").exception("%s failed and is switched off", type(listener).__name__)

@@ -6,8 +6,14 @@ import json
 import math
 import os
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from common.config import Config, SettingsError, flatten
 
@@ -78,6 +84,36 @@ def write_json(path: Path, value: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write contiguous arrays as safetensors; a full disk is an OSError, as with every other file."""
+    try:
+        save_file(dict(arrays), path)
+    except SafetensorError as error:
+        raise OSError(f"{path.name} cannot be written: {error}") from None
+
+
+class Appended:
+    """A file that grows by whole blocks. What a full disk refuses is kept, and comes before the next block."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._waiting = b""
+
+    def append(self, block: str) -> None:
+        """Write a block and all that is waiting; an OSError leaves the file as it was."""
+        self._waiting += block.encode()
+        size = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            with self._path.open("ab") as file:
+                file.write(self._waiting)
+        except OSError:
+            # Half a block would spoil the file for its readers.
+            with suppress(OSError):
+                os.truncate(self._path, size)
+            raise
+        self._waiting = b""
 
 
 def finite(value: float) -> float | None:

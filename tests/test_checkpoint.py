@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,10 +19,10 @@ from hypothesis.extra import numpy as npst
 from common.config import Config, SettingsError
 from server.app import conduct
 from server.checkpoint import Checkpoints, InvalidCheckpoint, read
-from server.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed
+from server.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed, StageStarted
 from server.listeners import run_listeners
 from server.listeners.journal import read_events
-from server.run_directory import open_run
+from server.run_directory import Appended, open_run, write_tensors
 from tests.loopback import LoopbackGrid
 from tests.runs import MakeConfig, Record
 
@@ -107,6 +108,20 @@ def test_a_damaged_one_is_refused_and_the_one_before_is_used(tmp_path: Path, dam
     assert found[0] == found[1]["round"] == 1
 
 
+# Only ever opened and written to: safetensors, which replaces files, would replace the device.
+FULL = Path("/dev/full")
+
+
+def test_tensors_that_do_not_fit_are_an_os_error(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="weights cannot be written"):
+            write_tensors(tmp_path / "weights", {"weights": np.ones(100_000, np.float32)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_full_disk_leaves_the_old_one_and_nothing_half_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +135,21 @@ def test_a_full_disk_leaves_the_old_one_and_nothing_half_written(
     with pytest.raises(OSError, match="No space"):
         checkpoints.save(2, STATE)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000001.checkpoint"]
+
+
+def test_what_a_full_disk_refuses_is_written_later_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    file = Appended(path)
+    file.append("one\n")
+    path.rename(tmp_path / "aside")
+    path.symlink_to(FULL)
+    for block in ("two\n", "three\n"):
+        with pytest.raises(OSError, match="No space"):
+            file.append(block)
+    path.unlink()
+    (tmp_path / "aside").rename(path)
+    file.append("four\n")
+    assert path.read_text() == "one\ntwo\nthree\nfour\n"
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------
@@ -309,3 +339,29 @@ def test_killed_at_any_moment_a_run_can_be_resumed_to_the_same_bits() -> None:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert ", 0 failures" in result.stdout
+
+
+def test_a_round_whose_metrics_could_not_be_written_has_no_checkpoint_and_is_not_lost(
+    quick: MakeConfig, tmp_path: Path
+) -> None:
+    """The disk is full for metrics.csv in round 2 alone."""
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    carry_out(quick(method="fedavg", out=str(whole)))
+    config = quick(method="fedavg")
+    directory = open_run(config)
+    metrics, aside = run / "metrics.csv", tmp_path / "aside"
+
+    class Disk:
+        def hear(self, event: Event) -> None:
+            if isinstance(event, StageStarted) and event.stage == "evaluate" and event.round_number == 2:
+                metrics.rename(aside)
+                metrics.symlink_to(FULL)
+            if isinstance(event, CheckpointFailed):
+                metrics.unlink()
+                aside.rename(metrics)
+
+    record = Record()
+    conduct(LoopbackGrid(config.sites), config, [*run_listeners(directory), Disk(), record], directory=directory)
+    assert [event.round_number for event in record.of(CheckpointFailed)] == [2]
+    assert metrics.read_bytes() == (whole / "metrics.csv").read_bytes()
+    assert json.loads((run / "run.json").read_text())["outcome"] == "finished"

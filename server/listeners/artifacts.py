@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from common.config import Config
 from common.models import State
@@ -72,6 +71,9 @@ class Artifacts:
                     self._labels = event.labels
                     self._write_clusters()
             case RunEnded(outcome, reason):
+                if self._labels:
+                    # The disk may have been full when they last changed.
+                    self._write_clusters()
                 for group, state in self._models.items():
                     save_model(self._directory / run_directory.MODELS / f"group-{group}.safetensors", state)
                 self._write_run(outcome, reason)
@@ -122,7 +124,7 @@ class Artifacts:
 def save_model(path: Path, state: State) -> None:
     """Write a model so that a reader sees a whole file or none."""
     temporary = path.with_name(f".{path.name}.tmp")
-    save_file({name: np.ascontiguousarray(array) for name, array in state.items()}, temporary)
+    run_directory.write_tensors(temporary, {name: np.ascontiguousarray(array) for name, array in state.items()})
     temporary.replace(path)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from server import run_directory
-from server.events import Event, RunEnded
+from server.events import Event
 
 # Models and distance matrices have files of their own.
 _ELSEWHERE = {"models", "distance"}
@@ -24,21 +24,18 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         path = directory / run_directory.EVENTS
         torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-        self._file = path.open("a", encoding="utf-8")
-        if torn:
-            # A process killed in the middle of a line must not spoil the next one.
-            self._file.write("\n")
+        self._file = run_directory.Appended(path)
+        # A process killed in the middle of a line must not spoil the next one.
+        self._before = "\n" if torn else ""
 
     def hear(self, event: Event) -> None:
-        """Write one line and push it to the disk's cache, so that a crash loses nothing that was told."""
+        """Write one line at once, so that a crash loses nothing that was told."""
         body = {
             field.name: _plain(getattr(event, field.name)) for field in fields(event) if field.name not in _ELSEWHERE
         }
-        json.dump({"time": round(time.time(), 3), "event": type(event).__name__, **body}, self._file, allow_nan=False)
-        self._file.write("\n")
-        self._file.flush()
-        if isinstance(event, RunEnded):
-            self._file.close()
+        entry = {"time": round(time.time(), 3), "event": type(event).__name__, **body}
+        line, self._before = f"{self._before}{json.dumps(entry, allow_nan=False)}\n", ""
+        self._file.append(line)
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:

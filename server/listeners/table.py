@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class MetricsTable:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / run_directory.METRICS
+        self._file = run_directory.Appended(self._path)
 
     def hear(self, event: Event) -> None:
         """Write the header at the start and a block of rows per round."""
@@ -35,9 +37,10 @@ class MetricsTable:
                 self._append(_rows(event))
 
     def _append(self, rows: list[tuple[object, ...]]) -> None:
-        # One write per round: a crash leaves whole rounds, not half rows.
-        with self._path.open("a", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+        # One block per round: a crash leaves whole rounds, not half rows.
+        block = io.StringIO()
+        csv.writer(block, lineterminator="\n").writerows(rows)
+        self._file.append(block.getvalue())
 
 
 def _rows(event: RoundFinished) -> list[tuple[object, ...]]:
