@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ from cli.start_file import ServerFile, located, read_start_file
 from cli.supervisor import flower_environment, program, say
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
+from server import run_directory
 
 _PROJECT = Path(__file__).parents[1]
 _STARTED = re.compile(r"Successfully started run (\d+)")
@@ -36,6 +36,7 @@ def register(jobs: Subparsers) -> None:
     add_config(parser)
     parser.add_argument("--on", type=Path, required=True, metavar="FOLDER", help="folder of `coterie provision`")
     parser.add_argument("--out", help="run directory on the server; default FOLDER/runs/<time>-<method>-seed<seed>")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out, if it ended too early")
     parser.add_argument("--insecure", action="store_true", help="the server was started with --insecure")
     parser.set_defaults(run=run)
 
@@ -53,7 +54,10 @@ def run(options: argparse.Namespace) -> int:
         settings = Path(scratch) / "run.toml"
         settings.write_text(as_toml(config) + "\n", encoding="utf-8")
         code = follower.submit(settings)
-    return code or _outcome(Path(config.out))
+    code = code or _outcome(Path(config.out))
+    if code and (Path(config.out) / run_directory.CHECKPOINTS).is_dir():
+        say(f"the run did not finish; `coterie run` with --resume --out {config.out} goes on with it")
+    return code
 
 
 class _Follower:
@@ -113,15 +117,21 @@ def prepare(options: argparse.Namespace, layout: Layout) -> Config:
         options.set.append(f"sites={max(known, 1)}")
         config = read_config(options)
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.method}-seed{config.seed}"
+    if options.resume and not (options.out or config.out):
+        raise SettingsError("--resume needs to know which run: give its directory with --out")
     out = Path(options.out or config.out or layout.root / "runs" / stamp).absolute()
-    return config.model_copy(update={"out": str(out)})
+    resume = "auto" if options.resume else config.resume
+    return config.model_copy(update={"out": str(out), "resume": resume})
 
 
 def _outcome(out: Path) -> int:
     """Return 0 if the run directory says that the run finished; on another machine than the server's, nobody knows."""
+    # Imported late: it brings torch, which the beginning of a run need not wait for.
+    from server.listeners.journal import read_events
+
     try:
-        lines = (out / "events.jsonl").read_text(encoding="utf-8").splitlines()
+        events = read_events(out)
     except OSError:
         return 0
-    ends = [entry for entry in map(json.loads, lines) if entry.get("event") == "RunEnded"]
-    return 0 if ends and ends[-1].get("outcome") == "finished" else 1
+    ends = [event["outcome"] for event in events if event["event"] == "RunEnded"]
+    return 0 if ends and ends[-1] == "finished" else 1
