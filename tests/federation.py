@@ -5,6 +5,7 @@ Sites hold handwritten digits in folders of their own.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -135,7 +136,8 @@ class Federation:
         """Make certificates, and keys for `sites`, on ports that nobody uses."""
         fleet, control, health = free_ports(3)
         arguments = ["provision", str(self.layout.root), "--server", f"localhost:{fleet}"]
-        assert main([*arguments, "--control", f"127.0.0.1:{control}", "--sites", ",".join(sites)]) == 0
+        with redirect_stdout(io.StringIO()):
+            assert main([*arguments, "--control", f"127.0.0.1:{control}", "--sites", ",".join(sites)]) == 0
         settings = self.layout.server_file
         settings.write_text(settings.read_text().replace("127.0.0.1:9095", f"127.0.0.1:{health}"))
 
@@ -191,12 +193,12 @@ def ended(federation: Federation) -> Iterator[Federation]:
         federation.end()
 
 
-def write_digits(folder: Path, classes: Sequence[int], count: int = 20) -> None:
-    """Write digits as an image folder, one sub-folder per class."""
+def write_digits(folder: Path, classes: Sequence[int], *, first: int = 0, count: int = 20) -> None:
+    """Write digits as an image folder, one sub-folder per class, with the images from `first` on of each class."""
     digits = load_digits()
     for label in classes:
         (folder / str(label)).mkdir(parents=True)
-        for row in np.flatnonzero(digits.target == label)[:count]:
+        for row in np.flatnonzero(digits.target == label)[first : first + count]:
             Image.fromarray((digits.images[row] * 15).astype(np.uint8)).save(folder / str(label) / f"{row}.png")
 
 
