@@ -18,7 +18,6 @@ from cli.start_file import ServerFile, located, read_start_file
 from cli.supervisor import flower_environment, program, say
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
-from server import run_directory
 
 _PROJECT = Path(__file__).parents[1]
 _STARTED = re.compile(r"Successfully started run (\d+)")
@@ -54,8 +53,10 @@ def run(options: argparse.Namespace) -> int:
         settings = Path(scratch) / "run.toml"
         settings.write_text(as_toml(config) + "\n", encoding="utf-8")
         code = follower.submit(settings)
+    from server.run_directory import CHECKPOINTS
+
     code = code or _outcome(Path(config.out))
-    if code and (Path(config.out) / run_directory.CHECKPOINTS).is_dir():
+    if code and (Path(config.out) / CHECKPOINTS).is_dir():
         say(f"the run did not finish; `coterie run` with --resume --out {config.out} goes on with it")
     return code
 
