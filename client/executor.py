@@ -13,7 +13,8 @@ executor tells the SuperNode at once; without that the SuperNode would notice af
 
 A task may never get its message: when a run ends while a SuperNode fetches one, the task stays and its child waits for
 days. Such a child keeps no slot, and it is killed as soon as its SuperNode, which serves one message at a time, has
-another task.
+another task. Then the SuperNode is told that the old one is over: missing its heartbeat, it would make up a reply, send
+that in the place of the next one, and keep the next one back until there is another message.
 
 All use of Flower's internals for this purpose is in this file; `tests/test_executor.py` holds what it relies on.
 """
@@ -103,6 +104,8 @@ _REPLY = 10.0  # seconds a SuperNode may take to answer; a claimed task must sta
 _INPUT = 10.0  # seconds after which a task that still waits for its message keeps no slot; it computes nothing
 _GRACE = 5.0  # seconds that running tasks get to finish when the executor is told to stop
 _LAST_WORDS = 3.0  # seconds to tell the SuperNodes of those that did not
+
+_SUPERSEDED = "its message never came, and there is another task"
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _WATCHED = (*_STOP, signal.SIGCHLD)
@@ -241,7 +244,7 @@ def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
                 turns.rotate(-1)
                 if node.due <= time.monotonic() and (task := node.acquire()) is not None:
                     left = {pid: child for pid, child in _of(node, children).items() if child.lacks_message()}
-                    _kill(left, "its message never came and there is another task")
+                    _kill(left, _SUPERSEDED)
                     pid, child = _start(task, partial(run_task, task, node.link))
                     children[pid] = child
             free = _busy(children) < slots
@@ -328,9 +331,14 @@ def _reap(children: dict[int, Child], nodes: Iterable[SuperNode]) -> None:
         if not cause:
             continue
         _log.error("task %d of SuperNode %s did not finish: %s", child.task.number, child.task.address, cause)
-        if header and not node.is_lost():
-            # It has no header of its own, so that a failing report is not reported.
+        if node.is_lost():
+            continue
+        # A report has no header of its own, so that a failing one is not reported.
+        if header:
             number, report = _start(child.task, partial(_report_crash, child.task, node.link, header, cause))
+            children[number] = report
+        elif cause == _SUPERSEDED:
+            number, report = _start(child.task, partial(_report_end, child.task, node.link, cause))
             children[number] = report
 
 
@@ -429,10 +437,7 @@ def _report_crash(task: Task, link: Link, header: bytes, cause: str, _: int) -> 
     message = message_from_proto(MessageProto.FromString(header))
     about = message.metadata
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.number, about.run_id, about.dst_node_id
-    client = link.client(
-        task.address,
-        [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), RuntimeTokenHttpInterceptor(task.token)],
-    )
+    client = _as_task(task, link)
     reply = Message(Error(ErrorCode.CLIENT_APP_CRASHED, f"ClientApp: {cause}"), reply_to=message)
     context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
     try:
@@ -442,6 +447,19 @@ def _report_crash(task: Task, link: Link, header: bytes, cause: str, _: int) -> 
         _log.warning("SuperNode %s could not be told: %s", task.address, error)
         return
     flower.push_task_output(client, None, SubStatus.FAILED, cause)
+
+
+def _report_end(task: Task, link: Link, cause: str, _: int) -> None:
+    """End a task that nobody waits for, without a reply."""
+    flower.push_task_output(_as_task(task, link), None, SubStatus.FAILED, cause)
+
+
+def _as_task(task: Task, link: Link) -> RuntimeHttpClient:
+    """Connect with the right to speak for a task."""
+    return link.client(
+        task.address,
+        [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), RuntimeTokenHttpInterceptor(task.token)],
+    )
 
 
 def capacity(supernodes: int, cores: int, free_gpu_mb: int | None, mb_per_task: int) -> int:

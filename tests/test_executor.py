@@ -443,6 +443,8 @@ def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
     wait_until(lambda: second in warm.tasks.values(), executor._INPUT + 20)
     wait_until(lambda: not any(map(is_alive, orphan)))
     assert "its message never came" in warm.log
+    # Left to itself the SuperNode would miss its heartbeat, and answer in its name when nobody asks any more.
+    wait_until(lambda: api.state.get_tasks(task_ids=[first])[0].status.status == "finished")
     # One that has its message is left alone however long it works.
     warm.behave("tell and wait")
     third = api.add_task()
