@@ -16,8 +16,12 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+# Seconds between two looks for replies. Each look costs the SuperLink a request per message under way, so a wait that
+# has been long may be a little longer: by this part of it, up to the longest pause.
 _FIRST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.25
+_PAUSE = 0.25
+_PART_OF_WAIT = 0.02
+_LONGEST_PAUSE = 3.0
 
 
 class RunInterrupted(Exception):
@@ -101,7 +105,7 @@ class StreamingGrid(Grid):
         self._asked = {}
         queue = iter(messages)
         exhausted = False
-        pause = _FIRST_PAUSE
+        pause, last_reply = _FIRST_PAUSE, time.monotonic()
         while True:
             while not exhausted and (not self._in_flight or len(outstanding) < self._in_flight):
                 message = next(queue, None)
@@ -116,17 +120,18 @@ class StreamingGrid(Grid):
                         self._asked[message_id] = node
             if exhausted and not outstanding:
                 return
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            waited = time.monotonic() - last_reply
+            pause = min(pause * 1.5, max(_PAUSE, _PART_OF_WAIT * waited), _LONGEST_PAUSE)
             for message_id in sorted(outstanding):
                 # One id at a time: a Grid fetches everything that is ready for the ids it is given.
                 for reply in self._grid.pull_messages([message_id]):
                     outstanding.discard(message_id)
-                    pause = _FIRST_PAUSE
+                    pause, last_reply = _FIRST_PAUSE, time.monotonic()
                     yield reply
             if time.monotonic() >= end:
                 return
             if outstanding:
-                self._pause(pause)
+                self._pause(min(pause, max(end - time.monotonic(), 0.0)))
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pytest
 from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
@@ -122,3 +123,24 @@ def test_a_node_whose_message_was_never_sent_is_told_from_a_silent_one() -> None
     assert list(grid.send_and_receive(messages([100, 101]))) == []
     assert grid.was_asked(100)
     assert not grid.was_asked(101)
+
+
+def test_a_long_wait_is_looked_into_more_rarely_but_never_ends_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look is a request to the SuperLink for every message under way."""
+    clock, looks = [0.0], []
+    inner = ScriptedGrid(1, silent=frozenset({100}))
+    pull = inner.pull_messages
+
+    def look(message_ids: Iterable[str]) -> Iterable[Message]:
+        looks.append(clock[0])
+        return pull(message_ids)
+
+    monkeypatch.setattr(inner, "pull_messages", look)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(StreamingGrid, "_pause", lambda grid, seconds: clock.__setitem__(0, clock[0] + seconds))
+    assert list(StreamingGrid(inner, deadline=600).send_and_receive(messages([100]))) == []
+    pauses = np.diff(looks)
+    assert max(pauses[:20]) <= 0.25
+    assert all(pauses <= np.maximum(0.25, 0.02 * np.array(looks[:-1])) + 1e-9)
+    assert len(looks) < 400
+    assert looks[-1] == 600
