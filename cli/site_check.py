@@ -24,7 +24,7 @@ from client.objectives import plain
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
-from common.models import build
+from common.networks import build_for
 
 _TIMED_BATCHES = 4
 _TIMED_EMBEDDINGS = 32
@@ -146,22 +146,15 @@ class Epoch:
 
 def measure_epoch(site: SiteData, run: SiteSettings) -> Epoch:
     """Train on a few batches with the run's model, after one that warms up, and scale up."""
-    data = run.data
-    model = build(
-        run.train.model,
-        classes=len(site.classes),
-        channels=data.channels,
-        image_size=data.image_size,
-        seed=run.seed,
-    )
-    images, labels = site.train_images(), site.train_labels
+    model = build_for(run, run.seed)
+    inputs, labels = site.train_inputs(), site.train_labels
     settings = run.train.model_copy(update={"epochs": 1})
     taken = 0.0
     for count in (settings.batch_size, settings.batch_size * _TIMED_BATCHES):
         start = time.perf_counter()
         train(
             model,
-            images[:count],
+            inputs[:count],
             labels[:count],
             settings,
             round_number=1,
@@ -178,10 +171,10 @@ def measure_epoch(site: SiteData, run: SiteSettings) -> Epoch:
 def measure_embedding(encoder: Encoder, site: SiteData, batch_size: int) -> float:
     """Return the seconds to embed all training images, from the time of a few, after some that warm up."""
     some = site.train[:_TIMED_EMBEDDINGS]
-    encoder.embed(site.samples.images(some[: encoder.block], encoder.size, 3))
+    encoder.embed(site.images.images(some[: encoder.block], encoder.size, 3))
     start = time.perf_counter()
     for first in range(0, len(some), batch_size):
-        encoder.embed(site.samples.images(some[first : first + batch_size], encoder.size, 3))
+        encoder.embed(site.images.images(some[first : first + batch_size], encoder.size, 3))
     return (time.perf_counter() - start) * len(site.train) / len(some)
 
 

@@ -17,6 +17,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from client.collaboration import Collaborator, MapIsGone
 from client.data import NoUsableData, SiteData, load_site
 from client.embeddings import embeddings
 from client.encoder import EncoderError, load_encoder
@@ -26,9 +27,10 @@ from client.identity import Identity, cache_folder, identify
 from client.objectives import OBJECTIVES, MakeObjective
 from client.training import TrainingDiverged, default_device, evaluate, train
 from common import wire
-from common.classes import agreed_classes
 from common.config import EncoderSettings, SettingsError, SiteSettings
-from common.models import build, get_state, set_state
+from common.metrics import EvaluationStatistics
+from common.models import InvalidState, State, get_state, set_state
+from common.networks import build_for, mlp_like
 from common.randomness import derive_seed
 
 app = ClientApp()
@@ -68,14 +70,7 @@ def _limit_threads(settings: SiteSettings, identity: Identity) -> None:
 @lru_cache(maxsize=1)
 def _model(settings: SiteSettings) -> nn.Module:
     """The network of a run, built once per process: every message overwrites all of its state."""
-    data = settings.data
-    return build(
-        settings.train.model,
-        classes=len(agreed_classes(data)),
-        channels=data.channels,
-        image_size=data.image_size,
-        seed=None,
-    )
+    return build_for(settings, seed=None)
 
 
 def _received_model(message: Message, settings: SiteSettings) -> nn.Module:
@@ -96,7 +91,11 @@ def _objective(name: str) -> MakeObjective:
 def _reason(error: Exception, identity: Identity) -> str:
     if identity.is_simulated or isinstance(error, _PUBLIC):
         return f"{type(error).__name__}: {error}"
-    kinds = {NoUsableData: "no usable data", SettingsError: "its data or node config is not as agreed"}
+    kinds = {
+        MapIsGone: "its private map is gone",
+        NoUsableData: "no usable data",
+        SettingsError: "its data or node config is not as agreed",
+    }
     kind = next((text for kind, text in kinds.items() if isinstance(error, kind)), type(error).__name__)
     return f"{kind}; the site's own log says more"
 
@@ -136,7 +135,7 @@ def _signature(message: Message, task: wire.Task, identity: Identity, site: Site
     settings = task.settings
     rows = embeddings(
         load_encoder(_encoder_settings(settings.encoder, identity), settings.seed),
-        site.samples,
+        site.images,
         site.train,
         cache_folder(identity, settings.cache),
         settings.encoder.batch_size,
@@ -149,7 +148,7 @@ def _path(message: Message, task: wire.Task, identity: Identity, site: SiteData)
     start = time.perf_counter()
     described = head_path(
         _received_model(message, task.settings),
-        site.train_images(),
+        site.train_inputs(),
         site.train_labels,
         task.settings.train,
         seed=task.settings.seed,
@@ -159,12 +158,61 @@ def _path(message: Message, task: wire.Task, identity: Identity, site: SiteData)
     return wire.pack_introduction(wire.Introduction(_card(site, identity), described, time.perf_counter() - start))
 
 
+def _collaborator(task: wire.Task, identity: Identity, site: SiteData) -> Collaborator:
+    settings = task.settings
+    encoder = None
+    if settings.data.input == "embedding":
+        encoder = load_encoder(_encoder_settings(settings.encoder, identity), settings.seed)
+    return Collaborator(identity, settings, site, encoder)
+
+
+def _collaboration(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    return wire.pack_introduction(collaborate(task, identity, site))
+
+
+def collaborate(task: wire.Task, identity: Identity, site: SiteData) -> wire.Introduction:
+    """What a site sends once (DC-CFL)."""
+    start = time.perf_counter()
+    offer = _collaborator(task, identity, site).offer()
+    return wire.Introduction(_card(site, identity), offer, time.perf_counter() - start)
+
+
+def _answered(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    statistics, _ = apply_answer(wire.unpack_answer(message.content), task, identity, site)
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+
+
+def apply_answer(
+    answer: wire.Answer, task: wire.Task, identity: Identity, site: SiteData
+) -> tuple[EvaluationStatistics, nn.Module]:
+    """Test the model of an answer on the site's own test split; return it too."""
+    try:
+        model = mlp_like(answer.model, features=answer.mapping.shape[1], classes=len(site.classes))
+    except InvalidState as error:
+        raise wire.WireError(f"the answer's model cannot be used: {error}") from None
+    statistics = evaluate(
+        model,
+        _collaborator(task, identity, site).integrated(answer, site.test),
+        site.test_labels,
+        classes=len(site.classes),
+        batch_size=_TEST_BATCH,
+        device=default_device(),
+    )
+    return statistics, model
+
+
+def plain_model(answer: wire.Answer, task: wire.Task, identity: Identity, site: SiteData) -> State:
+    """The model of an answer as a network on the site's own rows."""
+    return _collaborator(task, identity, site).plain_model(answer)
+
+
 def _train(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
     start = time.perf_counter()
     model = _received_model(message, task.settings)
     result = train(
         model,
-        site.train_images(),
+        site.train_inputs(),
         site.train_labels,
         task.settings.train,
         round_number=task.round_number,
@@ -182,7 +230,7 @@ def _evaluate(message: Message, task: wire.Task, identity: Identity, site: SiteD
     model = _received_model(message, task.settings)
     statistics = evaluate(
         model,
-        site.test_images(),
+        site.test_inputs(),
         site.test_labels,
         classes=len(site.classes),
         batch_size=_TEST_BATCH,
@@ -209,6 +257,12 @@ def path(message: Message, context: Context) -> Message:
     return _reply(message, context, _path)
 
 
+@app.query("collaboration")
+def collaboration(message: Message, context: Context) -> Message:
+    """Send the site's rows, once, through a map that only the site knows."""
+    return _reply(message, context, _collaboration)
+
+
 @app.train()
 def local_training(message: Message, context: Context) -> Message:
     """Train the group's model on the site's own data."""
@@ -219,3 +273,9 @@ def local_training(message: Message, context: Context) -> Message:
 def local_evaluation(message: Message, context: Context) -> Message:
     """Test the group's model on the site's own test split."""
     return _reply(message, context, _evaluate)
+
+
+@app.evaluate("collaboration")
+def answer(message: Message, context: Context) -> Message:
+    """Test the answer to a collaboration on the site's own test split."""
+    return _reply(message, context, _answered)

@@ -6,8 +6,9 @@ their fingerprints to be comparable, and the `agreement` between sites that make
 
 from __future__ import annotations
 
+from common.collaboration import Collaboration
 from common.head_path import HeadPath
 from common.signature import Signature
 
-Fingerprint = Signature | HeadPath
-KINDS: dict[str, type[Fingerprint]] = {Signature.kind: Signature, HeadPath.kind: HeadPath}
+Fingerprint = Signature | HeadPath | Collaboration
+KINDS: dict[str, type[Fingerprint]] = {kind.kind: kind for kind in (Signature, HeadPath, Collaboration)}

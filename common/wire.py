@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from common.collaboration import DIGEST_BYTES, Collaboration, InvalidCollaboration
 from common.config import SiteSettings
 from common.fingerprint import Fingerprint
 from common.head_path import HeadPath, InvalidHeadPath
@@ -94,6 +95,30 @@ class Evaluation:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Server → site, once: how its representation becomes comparable, and the model of its group (DC-CFL).
+
+    Attributes
+    ----------
+    mapping : float64[m̃ + 1, k]
+        G_i; its last row is an offset.
+    ticket : uint8[32]
+        Of the private map that the site sent its rows through.
+    model
+        h, a network on k columns.
+    """
+
+    mapping: NDArray[np.float64]
+    ticket: NDArray[np.uint8]
+    model: State
+
+
+def is_site_name(name: str) -> bool:
+    """Whether a site may be called so: 1 to 64 letters, digits, '_', '-' or '.'."""
+    return _SITE_NAME.fullmatch(name) is not None
+
+
 def plain_text(value: object) -> str:
     """Foreign text, cut and without control characters: it is shown in terminals and logs."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(value)[:_MAX_REASON])
@@ -139,6 +164,26 @@ def unpack_model(content: RecordDict) -> State:
     return unpack_arrays(_arrays(content, "model"))
 
 
+def pack_answer(task: Task, answer: Answer) -> RecordDict:
+    """Write the answer to a collaboration."""
+    content = pack_task(task, pack_arrays(answer.model))
+    content["answer"] = pack_arrays({"mapping": answer.mapping, "ticket": answer.ticket})
+    return content
+
+
+def unpack_answer(content: RecordDict) -> Answer:
+    """Read the answer at the site; whether it fits the site's private map is found out there."""
+    arrays = unpack_arrays(_arrays(content, "answer"))
+    if set(arrays) != {"mapping", "ticket"}:
+        raise WireError(f"an answer has a mapping and a ticket, not {', '.join(sorted(arrays)) or 'nothing'}")
+    mapping, ticket = arrays["mapping"], arrays["ticket"]
+    if mapping.dtype != np.float64 or mapping.ndim != 2 or mapping.size == 0 or not np.isfinite(mapping).all():
+        raise WireError("the mapping must be a finite matrix of float64")
+    if ticket.dtype != np.uint8 or ticket.shape != (DIGEST_BYTES,):
+        raise WireError(f"the ticket must have {DIGEST_BYTES} bytes")
+    return Answer(mapping, ticket, unpack_model(content))
+
+
 # --- site → server ---------------------------------------------------------------------------------------------
 
 
@@ -182,7 +227,7 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
     config = _scalars(content, "site", ConfigRecord)
     _check_version(config)
     name = _text(config, "name")
-    if not _SITE_NAME.fullmatch(name):
+    if not is_site_name(name):
         raise WireError(f"site name {name[:80]!r} must be 1 to 64 letters, digits, '_', '-' or '.'")
     counts = config.get("class_counts")
     if not isinstance(counts, list) or len(counts) != classes:
@@ -251,10 +296,32 @@ def _path(arrays: State, card: SiteCard) -> HeadPath:
         raise WireError(f"path: {error}") from None
 
 
+def _collaboration_arrays(collaboration: Collaboration) -> State:
+    return dict(vars(collaboration))
+
+
+def _collaboration(arrays: State, card: SiteCard) -> Collaboration:
+    names = {field.name for field in fields(Collaboration)}
+    if set(arrays) != names:
+        raise WireError(f"a collaboration has {', '.join(sorted(names))}, not {', '.join(sorted(arrays)) or 'nothing'}")
+    try:
+        collaboration = Collaboration(**arrays)
+    except InvalidCollaboration as error:
+        raise WireError(f"collaboration: {error}") from None
+    counts = np.bincount(collaboration.labels)
+    if len(counts) > len(card.class_counts):
+        raise WireError(f"collaboration: label {len(counts) - 1} is not among the {len(card.class_counts)} classes")
+    # Rows may have been averaged, so there may be fewer of a class than the site has, but never more.
+    if (counts > np.array(card.class_counts[: len(counts)])).any():
+        raise WireError("collaboration: more rows of a class than the class counts say")
+    return collaboration
+
+
 # Kind of fingerprint, which is also the key of its record → how it is written as arrays, how it is read and checked.
 _FINGERPRINTS: dict[str, tuple[Callable[[Any], State], Callable[[State, SiteCard], Fingerprint]]] = {
     Signature.kind: (_signature_arrays, _signature),
     HeadPath.kind: (_path_arrays, _path),
+    Collaboration.kind: (_collaboration_arrays, _collaboration),
 }
 
 

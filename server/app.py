@@ -11,15 +11,16 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common import wire
-from common.classes import agreed_classes
 from common.config import Config, parse
-from common.models import State, build, get_state
+from common.models import State, get_state
+from common.networks import build_for
 from server import run_directory
 from server.continuation import Continuation
 from server.events import Audience, Listener, RunEnded
 from server.grid import RunInterrupted, StreamingGrid
 from server.listeners import run_listeners
-from server.methods import get_method, migration_rule
+from server.methods import check_method
+from server.one_round import OneRoundStrategy
 from server.strategy import ClusteredStrategy
 
 app = ServerApp()
@@ -34,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())
     config = parse(context.run_config)
-    migration_rule(config)
+    check_method(config)
     directory = run_directory.open_run(config)
     conduct(grid, config, run_listeners(directory), directory=directory)
 
@@ -50,14 +51,21 @@ def conduct(
 
     `stop` asks it to end early with a valid run directory; checkpoints go into `directory`, if there is one.
     """
-    method = get_method(config.method)
+    method = check_method(config)
+    if method.one_round and config.rounds > 1:
+        config = config.model_copy(update={"rounds": 1})
     audience = Audience(listeners)
     streaming = StreamingGrid(
         grid, deadline=config.round.deadline, in_flight=config.round.in_flight, stop=stop or threading.Event()
     )
     continuation = Continuation(directory, config, audience)
     initial = initial_state(config)
-    strategy = ClusteredStrategy(config, method, initial, audience, continuation.keep)
+    # What is learnt in one round is not worth a checkpoint, and would keep the sites' rows on this disk.
+    strategy = (
+        OneRoundStrategy(config, method, initial, audience)
+        if method.one_round
+        else ClusteredStrategy(config, method, initial, audience, continuation.keep)
+    )
     # Outside of what follows: a run that cannot go on leaves its directory as it was.
     done = continuation.begin(strategy)
     try:
@@ -83,11 +91,4 @@ def conduct(
 
 def initial_state(config: Config) -> State:
     """The weights every group starts from, a function of the seed alone."""
-    model = build(
-        config.train.model,
-        classes=len(agreed_classes(config.data)),
-        channels=config.data.channels,
-        image_size=config.data.image_size,
-        seed=config.seed,
-    )
-    return get_state(model)
+    return get_state(build_for(config, config.seed))

@@ -16,7 +16,7 @@ from common.models import State
 from common.wire import SiteCard
 from server.migration import Evidence
 
-Stage = Literal["enrol", "train", "confirm", "evaluate"]
+Stage = Literal["enrol", "train", "confirm", "evaluate", "solve"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,34 @@ class GroupsFormed:
 
 
 @dataclass(frozen=True)
+class Solving:
+    """The server is training the groups' models; a share of that is done."""
+
+    share: float
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The groups' models were trained at the server (DC-CFL).
+
+    Attributes
+    ----------
+    threshold, hidden
+        What validation chose.
+    validation
+        Accuracy on the rows held out, by candidate: threshold and widths of the layers.
+    ranks, conditions
+        Of each site's anchors; a condition is infinite where they have not full rank.
+    """
+
+    threshold: float
+    hidden: tuple[int, int]
+    validation: dict[str, float]
+    ranks: dict[str, int]
+    conditions: dict[str, float]
+
+
+@dataclass(frozen=True)
 class SitePlaced:
     """A late site was put into a group by its fingerprint."""
 
@@ -190,6 +218,8 @@ Event = (
     | SiteEnrolled
     | SiteRenewed
     | GroupsFormed
+    | Solving
+    | Solved
     | SitePlaced
     | GroupKept
     | SiteMoved

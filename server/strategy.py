@@ -60,7 +60,7 @@ class NoSites(SettingsError):
 
 
 @dataclass
-class _StageBook:
+class StageBook:
     """Who was asked in the current stage, and what was sent to each group."""
 
     stage: Stage
@@ -117,7 +117,7 @@ class ClusteredStrategy(Strategy):
         # Rounds that an earlier process has done.
         self._done = 0
         self._grid: Grid | None = None
-        self._book: _StageBook | None = None
+        self._book: StageBook | None = None
         self._train_loss = math.nan
 
     # --- from one process to another ---------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class ClusteredStrategy(Strategy):
 
     # --- before training ---------------------------------------------------------------------------------------
 
-    def group_sites(self, grid: StreamingGrid) -> None:
-        """Wait for the sites, ask each for its fingerprint once, and form the groups."""
+    def _enrol(self, grid: StreamingGrid) -> list[Member]:
+        """Wait for the sites, and ask each for its fingerprint once."""
         nodes = grid.wait_for_nodes(self._config.sites, self._config.round.start_timeout)
         if not nodes:
             raise NoSites(
@@ -182,7 +182,11 @@ class ClusteredStrategy(Strategy):
             self._audience.tell(SiteEnrolled(introduction.card, late=False))
         if not len(self._roster):
             raise NoSites(f"no site can take part: {self._enrolment.why_nobody()}")
-        members = self._roster.members
+        return self._roster.members
+
+    def group_sites(self, grid: StreamingGrid) -> None:
+        """Get to know the sites, and form the groups."""
+        members = self._enrol(grid)
         distance = None
         if self._method.distance is not None:
             fingerprints = [member.fingerprint for member in members if member.fingerprint is not None]
@@ -377,13 +381,13 @@ class ClusteredStrategy(Strategy):
             present = [member for member in members if member.node_id in connected]
             absent += [member for member in members if member.node_id not in connected]
             chosen += choose(round_number, present) if present else []
-        self._book = _StageBook(stage, round_number, {member.name: member for member in chosen}, {})
+        self._book = StageBook(stage, round_number, {member.name: member for member in chosen}, {})
         self._audience.tell(StageStarted(stage, round_number, len(chosen)))
         for member in absent:
             self._leave_out(member, "not connected")
         return self._messages(self._book, chosen)
 
-    def _messages(self, book: _StageBook, members: list[Member]) -> Iterator[Message]:
+    def _messages(self, book: StageBook, members: list[Member]) -> Iterator[Message]:
         task = wire.Task(self._settings, book.round_number, self._config.rounds, self._method.objective)
         packed: tuple[int, ArrayRecord] | None = None
         for member in members:

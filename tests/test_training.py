@@ -141,7 +141,7 @@ def test_divergence_is_named() -> None:
 
 
 def test_no_samples_cannot_be_trained_on() -> None:
-    with pytest.raises(ValueError, match="0 images and 0 labels"):
+    with pytest.raises(ValueError, match="0 inputs and 0 labels"):
         run(0)
 
 

@@ -63,6 +63,8 @@ class Method:
         The rule by which sites change groups under `migration.rule = "auto"`.
     clustered
         Whether there are groups to move between.
+    one_round
+        Whether the server learns everything from what each site sends before training.
     objective
         What sites minimise in local training, one of `client.objectives`.
     """
@@ -77,6 +79,7 @@ class Method:
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"
     clustered: bool = True
+    one_round: bool = False
     objective: str = "plain"
 
     @property
