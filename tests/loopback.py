@@ -83,13 +83,17 @@ class LoopbackGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
+    def node_config(self, index: int) -> dict[str, bool | int | float | str]:
+        """What a site's operator set up; a site with data of its own has more."""
+        return {"partition-id": index, "num-partitions": self._count}
+
     def _answer(self, message: Message) -> Message | None:
         node = message.metadata.dst_node_id
         index = self.connected[node]
         context = Context(
             run_id=1,
             node_id=node,
-            node_config={"partition-id": index, "num-partitions": self._count},
+            node_config=self.node_config(index),
             state=RecordDict(),
             run_config={},
         )
