@@ -35,6 +35,7 @@ class LoopbackGrid(Grid):
         set_task_identity()
         self.connected = {100 + index: index for index in range(sites)}
         self.pushed: list[Message] = []
+        self.replies: list[Message] = []
         self._count = sites
         self._order = random.Random(order_seed) if order_seed is not None else None
         self._fault = fault
@@ -102,4 +103,5 @@ class LoopbackGrid(Grid):
         except Exception as error:
             reply = Message(Error(code=2, reason=str(error)), reply_to=message)
         reply.metadata.__dict__["_message_id"] = str(uuid4())
+        self.replies.append(reply)
         return reply if self._fault is None else self._fault(index, message, reply)
