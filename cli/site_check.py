@@ -20,7 +20,7 @@ from cli.start_file import SiteFile, located
 from client.data import NoUsableData, SiteData, discover_classes, load_site
 from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder, identify
-from client.objectives import OBJECTIVES
+from client.objectives import plain
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
@@ -168,7 +168,7 @@ def measure_epoch(site: SiteData, run: SiteSettings) -> Epoch:
             rounds=1,
             seed=run.seed,
             device=default_device(),
-            objective=OBJECTIVES["plain"](model),
+            objective=plain,
         )
         taken = time.perf_counter() - start
     timed = min(settings.batch_size * _TIMED_BATCHES, len(labels))

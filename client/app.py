@@ -23,7 +23,7 @@ from client.encoder import EncoderError, load_encoder
 from client.fingerprints.path import head_path
 from client.fingerprints.signature import signature as class_prototypes
 from client.identity import Identity, cache_folder, identify
-from client.objectives import OBJECTIVES
+from client.objectives import OBJECTIVES, MakeObjective
 from client.training import TrainingDiverged, default_device, evaluate, train
 from common import wire
 from common.classes import agreed_classes
@@ -85,6 +85,12 @@ def _received_model(message: Message, settings: SiteSettings) -> nn.Module:
     except ValueError as error:
         raise wire.WireError(f"the server's model does not fit {settings.train.model}: {error}") from None
     return model
+
+
+def _objective(name: str) -> MakeObjective:
+    if name not in OBJECTIVES:
+        raise wire.WireError(f"this site knows no objective {wire.plain_text(name)!r}: update it")
+    return OBJECTIVES[name]
 
 
 def _reason(error: Exception, identity: Identity) -> str:
@@ -165,7 +171,7 @@ def _train(message: Message, task: wire.Task, identity: Identity, site: SiteData
         rounds=task.rounds,
         seed=derive_seed(task.settings.seed, "training", site.name, task.round_number),
         device=default_device(),
-        objective=OBJECTIVES["plain"](model),
+        objective=_objective(task.objective)(model, task.settings.train),
     )
     seconds = time.perf_counter() - start
     return wire.pack_update(wire.Update(get_state(model), result.samples, result.last_loss, seconds))

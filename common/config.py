@@ -118,6 +118,7 @@ class TrainSettings(Section):
         description="statistics a site sends: of this round's batches, or torch's moving average, which lags behind",
     )
     fraction: float = Field(1.0, gt=0, le=1, description="share of a group's sites that train in a round; at least one")
+    mu: float = Field(0.01, ge=0, description="method fedprox: how strongly a site is held near the received model")
     warm_up: int = Field(5, ge=1, description="method fedcm: local epochs whose path groups the sites")
     threads: int = Field(
         0, ge=0, description="CPU threads per site; 0: one in a simulation, all cores at a site of its own"

@@ -24,7 +24,7 @@ from common.metrics import EvaluationStatistics, InvalidStatistics, check
 from common.models import State
 from common.signature import InvalidSignature, Signature
 
-VERSION = 1
+VERSION = 2
 
 _SITE_NAME = re.compile(r"[\w.\-]{1,64}")
 _DTYPES = {b"<f4": "float32", b"<f8": "float64", b"<i8": "int64", b"|u1": "uint8"}
@@ -47,11 +47,12 @@ class WireError(ValueError):
 
 @dataclass(frozen=True)
 class Task:
-    """Server → site: what to do, and everything needed to do it."""
+    """Server → site: what to do, and everything needed to do it; `objective` is what training minimises."""
 
     settings: SiteSettings
     round_number: int
     rounds: int
+    objective: str = "plain"
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ def pack_task(task: Task, model: ArrayRecord | None = None) -> RecordDict:
             "settings": task.settings.model_dump_json(),
             "round": task.round_number,
             "rounds": task.rounds,
+            "objective": task.objective,
         }
     )
     return RecordDict({"task": config} if model is None else {"task": config, "model": model})
@@ -129,7 +131,7 @@ def unpack_task(content: RecordDict) -> Task:
         settings = SiteSettings.model_validate_json(_text(config, "settings"), strict=False)
     except ValidationError as error:
         raise WireError(f"the server's settings are not valid here: {error}") from None
-    return Task(settings, _count(config, "round"), _count(config, "rounds"))
+    return Task(settings, _count(config, "round"), _count(config, "rounds"), _text(config, "objective"))
 
 
 def unpack_model(content: RecordDict) -> State:

@@ -384,7 +384,7 @@ class ClusteredStrategy(Strategy):
         return self._messages(self._book, chosen)
 
     def _messages(self, book: _StageBook, members: list[Member]) -> Iterator[Message]:
-        task = wire.Task(self._settings, book.round_number, self._config.rounds)
+        task = wire.Task(self._settings, book.round_number, self._config.rounds, self._method.objective)
         packed: tuple[int, ArrayRecord] | None = None
         for member in members:
             # Members come group by group: each group's model is serialised once, and only while it is being sent.

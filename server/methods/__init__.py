@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 
 from common.config import Config, SettingsError
-from server.methods import fedavg, fedcm, fmcl, local
+from server.methods import fedavg, fedcm, fedprox, fmcl, local
 from server.methods.method import Grouping, Method, Placement
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (fmcl.METHOD, fedcm.METHOD, fedavg.METHOD, local.METHOD)
+    method.name: method for method in (fmcl.METHOD, fedcm.METHOD, fedavg.METHOD, fedprox.METHOD, local.METHOD)
 }
 
 

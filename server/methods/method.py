@@ -63,6 +63,8 @@ class Method:
         The rule by which sites change groups under `migration.rule = "auto"`.
     clustered
         Whether there are groups to move between.
+    objective
+        What sites minimise in local training, one of `client.objectives`.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Method:
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"
     clustered: bool = True
+    objective: str = "plain"
 
     @property
     def can_confirm(self) -> bool:
