@@ -14,12 +14,13 @@ from common import wire
 from common.classes import agreed_classes
 from common.config import Config, parse
 from common.models import State, build, get_state
+from common.randomness import derive_seed
 from server import run_directory
 from server.continuation import Continuation
 from server.events import Audience, Listener, RunEnded
 from server.grid import RunInterrupted, StreamingGrid
 from server.listeners import run_listeners
-from server.methods import get_method, migration_rule
+from server.methods import get_method, settle
 from server.strategy import ClusteredStrategy
 
 app = ServerApp()
@@ -33,8 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     logger = logging.getLogger("coterie")
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())
-    config = parse(context.run_config)
-    migration_rule(config)
+    config = settle(parse(context.run_config))
     directory = run_directory.open_run(config)
     conduct(grid, config, run_listeners(directory), directory=directory)
 
@@ -50,6 +50,7 @@ def conduct(
 
     `stop` asks it to end early with a valid run directory; checkpoints go into `directory`, if there is one.
     """
+    config = settle(config)
     method = get_method(config.method)
     audience = Audience(listeners)
     streaming = StreamingGrid(
@@ -57,7 +58,9 @@ def conduct(
     )
     continuation = Continuation(directory, config, audience)
     initial = initial_state(config)
-    strategy = ClusteredStrategy(config, method, initial, audience, continuation.keep)
+    strategy = ClusteredStrategy(
+        config, method, initial, audience, continuation.keep, draw=lambda number: initial_state(config, number)
+    )
     # Outside of what follows: a run that cannot go on leaves its directory as it was.
     done = continuation.begin(strategy)
     try:
@@ -81,13 +84,13 @@ def conduct(
         audience.tell(RunEnded("finished", ""))
 
 
-def initial_state(config: Config) -> State:
-    """The weights every group starts from, a function of the seed alone."""
+def initial_state(config: Config, number: int = 0) -> State:
+    """The weights every group starts from, a function of the seed alone; further numbers give further draws."""
     model = build(
         config.train.model,
         classes=len(agreed_classes(config.data)),
         channels=config.data.channels,
         image_size=config.data.image_size,
-        seed=config.seed,
+        seed=derive_seed(config.seed, "another start", round_number=number) if number else config.seed,
     )
     return get_state(model)

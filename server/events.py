@@ -150,6 +150,21 @@ class SiteCleared:
 
 
 @dataclass(frozen=True)
+class SitesRegrouped:
+    """Sites went from one group to another because the method's training rule says so, or they chose it themselves.
+
+    `founded`: the target is a new group.
+    """
+
+    round_number: int
+    sites: tuple[str, ...]
+    origin: int
+    target: int
+    founded: bool
+    reason: str
+
+
+@dataclass(frozen=True)
 class GroupRetired:
     """Nobody belongs to a group any more; its model is no longer trained."""
 
@@ -194,6 +209,7 @@ Event = (
     | GroupKept
     | SiteMoved
     | SiteCleared
+    | SitesRegrouped
     | GroupRetired
     | RoundFinished
     | RunEnded

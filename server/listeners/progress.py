@@ -32,6 +32,7 @@ from server.events import (
     SiteLeftOut,
     SiteMoved,
     SitePlaced,
+    SitesRegrouped,
     StageStarted,
 )
 
@@ -231,6 +232,10 @@ def _notice(event: Event) -> str | None:
             return f"round {event.round_number}, {event.stage}: {event.site} left out: {event.reason}"
         case SiteMoved() | SiteCleared():
             return _ruling(event)
+        case SitesRegrouped():
+            who = f"site {event.sites[0]} goes" if len(event.sites) == 1 else f"{len(event.sites)} sites go"
+            where = f"{'a new group' if event.founded else 'group'} {event.target}"
+            return f"round {event.round_number}: {who} from group {event.origin} to {where} ({event.reason})"
         case GroupRetired():
             return f"round {event.round_number}: nobody is left in group {event.group}"
         case CheckpointFailed():

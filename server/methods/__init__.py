@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import difflib
 
-from common.config import Config, SettingsError
-from server.methods import fedavg, fedcm, fedprox, fmcl, local
+from common.config import Config, SettingsError, with_values
+from server.methods import cfl, fecfl, fedavg, fedcm, fedprox, fmcl, ifca, local, pacfl
 from server.methods.method import Grouping, Method, Placement
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (fmcl.METHOD, fedcm.METHOD, fedavg.METHOD, fedprox.METHOD, local.METHOD)
-}
+    method.name: method
+    for method in (
+        fmcl.METHOD, fmcl.FIXED_K, fmcl.WITHOUT_OVERLAP, fedcm.METHOD,
+        fecfl.METHOD, fecfl.WITH_FOUNDATION_MODEL, pacfl.METHOD, pacfl.WITH_FOUNDATION_MODEL,
+        cfl.METHOD, ifca.METHOD, fedavg.METHOD, fedprox.METHOD, local.METHOD,
+    )
+}  # fmt: skip
+
+
+def settle(config: Config) -> Config:
+    """Return the configuration with the values that its method fixes, or say why the two do not go together."""
+    method = get_method(config.method)
+    config = with_values(config, method.settings)
+    if method.needs_k and not config.cluster.k:
+        raise SettingsError(f"method = {method.name!r} needs cluster.k, the number of groups")
+    migration_rule(config)
+    return config
 
 
 def get_method(name: str) -> Method:
@@ -36,4 +51,4 @@ def migration_rule(config: Config) -> str:
     return rule
 
 
-__all__ = ["METHODS", "Grouping", "Method", "Placement", "get_method", "migration_rule"]
+__all__ = ["METHODS", "Grouping", "Method", "Placement", "get_method", "migration_rule", "settle"]
