@@ -15,7 +15,6 @@ from common.head_path import HeadPath
 from common.mean_feature import MeanFeature
 from common.signature import Signature
 from common.subspace import Subspace
-from common.wire import Introduction, SiteCard, pack_introduction, size
 from server.methods import METHODS, Method
 
 # What the bytes are given for: ten classes that the site all has, the packaged encoder, ResNet9's head.
@@ -89,5 +88,8 @@ def _example(method: Method) -> Fingerprint | None:
 
 
 def _bytes(fingerprint: Fingerprint) -> int:
+    # Imported late: Flower and torch take seconds, which other jobs need not wait for.
+    from common.wire import Introduction, SiteCard, pack_introduction, size
+
     card = SiteCard("site", _CLASSES, 1, (1,) * _CLASSES, 0, ())
     return size(pack_introduction(Introduction(card, fingerprint, 0.0)))

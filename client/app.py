@@ -29,6 +29,7 @@ from client.fingerprints.signature import signature as class_prototypes
 from client.fingerprints.subspace import subspace as directions
 from client.identity import Identity, cache_folder, identify
 from client.objectives import OBJECTIVES, MakeObjective
+from client.personal import Personalisation, set_aside
 from client.training import TrainingDiverged, default_device, evaluate, train
 from common import wire
 from common.classes import agreed_classes
@@ -56,6 +57,8 @@ def _reply(message: Message, context: Context, answer: Answer) -> Message:
         task = wire.unpack_task(message.content)
         _limit_threads(task.settings, identity)
         site = load_site(identity, task.settings, task.round_number, task.rounds)
+        if task.settings.personalise != "none" and answer is not _personalise:
+            site, _ = set_aside(site, task.settings.seed)
         content = answer(message, task, identity, site)
     except Exception as error:
         # Not left to Flower, whose error reply would carry the text of any exception.
@@ -235,6 +238,23 @@ def _evaluate(message: Message, task: wire.Task, identity: Identity, site: SiteD
     return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
 
 
+def _personalise(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    settings = task.settings
+    group, *starts = wire.unpack_models(message.content)
+    personalisation = Personalisation(_loaded(group, settings), site, settings, task.rounds, default_device())
+    kept, state = personalisation.choose(group, starts[0] if starts else None)
+    statistics = evaluate(
+        _loaded(state, settings),
+        site.test_images(),
+        site.test_labels,
+        classes=len(site.classes),
+        batch_size=_TEST_BATCH,
+        device=default_device(),
+    )
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, kept))
+
+
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
     """Say who the site is and how much data it has."""
@@ -271,6 +291,12 @@ def losses(message: Message, context: Context) -> Message:
 def path(message: Message, context: Context) -> Message:
     """Warm up on the site's own data and record how the head moves."""
     return _reply(message, context, _path)
+
+
+@app.query("personalise")
+def personalise(message: Message, context: Context) -> Message:
+    """Make a model of the site's own from its group's, and test it."""
+    return _reply(message, context, _personalise)
 
 
 @app.train()

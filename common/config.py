@@ -177,6 +177,10 @@ class SiteSettings(Section):
     partition: PartitionSettings = PartitionSettings()
     encoder: EncoderSettings = EncoderSettings()
     train: TrainSettings = TrainSettings()
+    personalise: Literal["none", "finetune", "select"] = Field(
+        "none",
+        description="last step at a site: finetune the group's model; select: keep it, that, or one trained alone",
+    )
     drift: Scenario = Field((), description="drift scenario of a simulation: a TOML file (see configs/drift)")
 
 

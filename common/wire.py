@@ -43,6 +43,10 @@ _MAX_LOSS = 1e9
 _MEGABYTE = 1_000_000
 
 
+# What a site may keep in the end: its group's model, that model trained further, or one trained on its own data alone.
+KEPT = ("group", "finetuned", "local")
+
+
 class WireError(ValueError):
     """A message that does not say what it should; the text names the fault."""
 
@@ -99,10 +103,14 @@ class Losses:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Site → server: sufficient statistics of the site's own test split; no prediction leaves the site."""
+    """Site → server: sufficient statistics of the site's own test split; no prediction leaves the site.
+
+    `kept` is the model that was tested, one of `KEPT`.
+    """
 
     statistics: EvaluationStatistics
     seconds: float
+    kept: str = "group"
 
 
 def plain_text(value: object) -> str:
@@ -355,7 +363,12 @@ def pack_evaluation(evaluation: Evaluation) -> RecordDict:
         {
             "statistics": pack_arrays({"confusion": statistics.confusion, "histograms": statistics.histograms}),
             "evaluation": MetricRecord(
-                {"version": VERSION, "loss_sum": statistics.loss_sum, "seconds": evaluation.seconds}
+                {
+                    "version": VERSION,
+                    "loss_sum": statistics.loss_sum,
+                    "seconds": evaluation.seconds,
+                    "kept": KEPT.index(evaluation.kept),
+                }
             ),
         }
     )
@@ -375,7 +388,10 @@ def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Ev
         check(statistics, classes)
     except InvalidStatistics as error:
         raise WireError(f"statistics: {error}") from None
-    return Evaluation(statistics, _number(metrics, "seconds"))
+    kept = _count(metrics, "kept")
+    if kept >= len(KEPT):
+        raise WireError(f"it kept model {kept}, which is none of {', '.join(KEPT)}")
+    return Evaluation(statistics, _number(metrics, "seconds"), KEPT[kept])
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ def conduct(
                 num_rounds=config.rounds - done,
                 timeout=config.round.deadline,
             )
+        if config.personalise != "none":
+            strategy.personalise(streaming)
     except RunInterrupted as interruption:
         audience.tell(RunEnded("interrupted", str(interruption)))
     except Exception as error:

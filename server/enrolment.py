@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from flwr.app import Message, RecordDict
-from numpy.typing import NDArray
 
 from common import wire
 from common.classes import agreed_classes
@@ -130,37 +128,6 @@ class Enrolment:
             elif name in self._roster:
                 seats[name] = answer.node
         return seats
-
-    def ask_losses(
-        self, grid: StreamingGrid, members: Sequence[Member], models: Sequence[State]
-    ) -> dict[str, NDArray[np.float64]]:
-        """Ask members, before training, for their loss under each model; return the usable answers by name."""
-        self._audience.tell(StageStarted("enrol", 0, len(members)))
-        task = wire.Task(self._config.for_site(), 0, self._config.rounds)
-        packed = [wire.pack_arrays(model) for model in models]
-        sent = wire.size(wire.pack_task(task, *packed))
-        deadline = self._config.round.deadline
-        asked = {member.node_id: member.name for member in members}
-        questions = (Message(wire.pack_task(task, *packed), node, "query.losses", ttl=deadline) for node in asked)
-        answers: dict[str, NDArray[np.float64]] = {}
-        reasons = dict.fromkeys(asked.values(), f"no answer within {deadline:.0f} s")
-        for reply in grid.send_and_receive(questions, timeout=deadline):
-            name = asked[grid.node_of(reply)]
-            if reasons.pop(name, None) is None:
-                continue
-            try:
-                losses = wire.unpack_losses(
-                    content_of(reply), models=len(models), limit_mb=self._config.round.max_message_mb
-                )
-            except wire.WireError as error:
-                reasons[name] = str(error)
-                continue
-            answers[name] = losses.values
-            received = wire.size(reply.content)
-            self._audience.tell(ReplyAccepted("enrol", 0, name, sent, received, losses.seconds))
-        for name, reason in sorted(reasons.items()):
-            self._audience.tell(SiteLeftOut("enrol", 0, name, reason))
-        return {name: answers[name] for name in sorted(answers)}
 
     @property
     def _patience(self) -> float:

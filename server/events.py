@@ -16,7 +16,7 @@ from common.models import State
 from common.wire import SiteCard
 from server.migration import Evidence
 
-Stage = Literal["enrol", "train", "confirm", "evaluate"]
+Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise"]
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,22 @@ class RoundFinished:
 
 
 @dataclass(frozen=True)
+class SitesPersonalised:
+    """After the last round sites made models of their own; measured on their own test splits as a round is.
+
+    `kept` says what each site keeps: its group's model ("group"), that model trained further on its own data
+    ("finetuned"), or one trained on its own data alone ("local").
+    """
+
+    mode: str
+    kept: dict[str, str]
+    overall: Metrics
+    sites: dict[str, Metrics]
+    mean_site_accuracy: float
+    worst_tenth_accuracy: float
+
+
+@dataclass(frozen=True)
 class RunEnded:
     """The run is over: finished, interrupted by the operator, or failed."""
 
@@ -212,6 +228,7 @@ Event = (
     | SitesRegrouped
     | GroupRetired
     | RoundFinished
+    | SitesPersonalised
     | RunEnded
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,8 +47,10 @@ from server.grid import StreamingGrid
 from server.methods import Method, migration_rule
 from server.methods.training import Contribution, Draw
 from server.migration import Verdict
+from server.personalisation import personalise
 from server.relocation import Relocation
 from server.roster import Member, Roster
+from server.survey import survey
 
 _log = logging.getLogger("coterie")
 
@@ -200,7 +202,7 @@ class ClusteredStrategy(Strategy):
         grouping = self._method.partition.form(distance, len(members), self._config.cluster)
         for member, label in zip(members, grouping.labels, strict=True):
             member.group = int(label)
-        opening = self._rule.open(self._draw, lambda models: self._enrolment.ask_losses(grid, members, models))
+        opening = self._rule.open(self._draw, lambda models: self._ask_losses(grid, models))
         if opening is None:
             self._models = dict.fromkeys(self._roster.groups(), self._initial)
         else:
@@ -219,6 +221,24 @@ class ClusteredStrategy(Strategy):
                 cv=selection.cv if selection else None,
             )
         )
+
+    def _ask_losses(self, grid: StreamingGrid, models: Sequence[State]) -> dict[str, NDArray[np.float64]]:
+        """Ask every site for its loss under each model."""
+        limits = self._config.round
+        task = wire.Task(self._settings, 0, self._config.rounds)
+        packed = [wire.pack_arrays(model) for model in models]
+        answers = survey(
+            grid,
+            self._audience,
+            self._roster.members,
+            "losses",
+            lambda member: wire.pack_task(task, *packed),
+            lambda content: wire.unpack_losses(content, models=len(models), limit_mb=limits.max_message_mb),
+            stage="enrol",
+            round_number=0,
+            deadline=limits.deadline,
+        )
+        return {name: losses.values for name, losses in answers.items()}
 
     def _renew_cards(self, grid: StreamingGrid, round_number: int) -> None:
         """Ask sites that have far more data than they declared to introduce themselves again."""
@@ -354,6 +374,13 @@ class ClusteredStrategy(Strategy):
         )
         self._keep(self._done + server_round, self.state)
         return MetricRecord({"accuracy": overall.accuracy, "macro_f1": overall.macro_f1, "mean_site_accuracy": mean})
+
+    def personalise(self, grid: StreamingGrid) -> None:
+        """After the last round, let every site make a model of its own from its group's, and tell how that does."""
+        personalise(
+            grid, self._config, [member for member in self._roster.members if self._tested(0, [member])],
+            self._models, self._initial, self._audience,
+        )  # fmt: skip
 
     # --- between training and testing --------------------------------------------------------------------------
 

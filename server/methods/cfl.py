@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config import Config
-from common.models import flat_parameters
 from server import checkpoint
 from server.clustering import bipartition
 from server.methods.method import Method
@@ -41,6 +40,9 @@ class RecursiveBipartition(TrainingRule):
 
     def observe(self, round_number: int, contribution: Contribution) -> None:
         """Keep the update, once the rounds without splits are over."""
+        # Imported late: this module is loaded by commands that need no torch, which comes along.
+        from common.models import flat_parameters
+
         if round_number > self._settings.after:
             values = flat_parameters(contribution.after)
             values -= flat_parameters(contribution.before)

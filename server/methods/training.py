@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.models import State
 from server import checkpoint
 
+# A model as named arrays. Not imported from common.models, which loads torch.
+State = dict[str, NDArray[Any]]
 # Draws the n-th set of starting weights; the 0th is the one that every method of a seed starts from.
 Draw = Callable[[int], State]
 # Asks the sites for their mean loss under each of K models: float64[K] by name, of those that answered.
