@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from cli.arguments import Subparsers
-from cli.suites.running import Progress, SuiteRunner, check_cells
+from cli.suites.running import Progress, SuiteRunner, alone, check_cells
 from cli.suites.suite import Cell, cells, read_suite
 from common.config import parse_override
 
@@ -57,9 +59,12 @@ def run(options: argparse.Namespace) -> int:
     code = 0
     if not options.tables:
         jobs = options.jobs or os.cpu_count() or 1
-        with _Display(console, planned) as display:
+        # Also where the shell has Ctrl-C ignored, as in scripts, and for a polite kill.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        with alone(out) as lock, _Display(console, planned) as display:
             try:
-                failures = SuiteRunner(jobs, display.say, display.show).run(planned)
+                failures = SuiteRunner(jobs, lock, display.say, display.show).run(planned)
                 code = 1 if failures else 0
             except KeyboardInterrupt:
                 code = 130
@@ -69,6 +74,10 @@ def run(options: argparse.Namespace) -> int:
         print("\nNo curves: matplotlib is not installed (pip install 'coterie[bench]').", file=sys.stderr)
     console.print(f"\nResults: {out}/table.html", soft_wrap=True)
     return code
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 class _Display:

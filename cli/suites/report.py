@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import html
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from cli.suites import curves, tables
 from cli.suites.results import Outcome, read_outcome, rows
-from cli.suites.suite import Cell, Suite
+from cli.suites.suite import Cell, Suite, slug
 
 _NOTES = """\
 {cores} cores. Best round: the one whose accuracy is highest in the mean over the seeds; mean ± standard deviation
@@ -24,29 +23,27 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
     """Write all files anew from the run directories; return the tables as Markdown, and whether curves were drawn."""
     outcomes = [outcome for cell in cells if (outcome := read_outcome(cell)) is not None]
     (out / "results.csv").write_text(tables.results_csv(outcomes), encoding="utf-8")
-    parts: dict[tuple[str, str], list[Outcome]] = {}
+    parts: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        parts.setdefault((outcome.cell.data, outcome.cell.setting), []).append(outcome)
+        parts.setdefault(outcome.cell.table, []).append(outcome)
     texts, latex, pages = [f"# {suite.title}"], [], []
     drawn = True
-    for (data, setting), part in parts.items():
-        wanted = sum(cell.data == data and cell.setting == setting for cell in cells)
-        name = data if setting == "as given" else f"{data}, {setting}"
-        state = "" if len(part) == wanted else f" ({len(part)} of {wanted} runs so far)"
-        columns, lines = tables.header(suite.reference), tables.body(list(rows(part, suite.reference)))
-        stem = out / re.sub(r"[^\w.\-]+", "-", f"curves {name}".lower())
+    for name, part in parts.items():
+        wanted = sum(cell.table == name for cell in cells)
+        heading = name if len(part) == wanted else f"{name} ({len(part)} of {wanted} runs so far)"
+        texts.append(f"## {heading}")
+        latex.append(f"% {heading}")
+        pages.append(f"<h2>{html.escape(heading)}</h2>")
+        for columns, lines in tables.tables(list(rows(part, suite.reference)), suite.reference):
+            texts.append(tables.markdown(columns, lines))
+            latex.append(tables.latex(columns, lines))
+            pages.append(f'<div class="wide">{tables.html_table(columns, lines)}</div>')
         try:
-            pictures = curves.draw(part, name, stem)
+            png, svg = curves.draw(part, name, suite.reference, out / slug(f"curves {name}"))
+            texts.append(f"![learning curves]({png.name})")
+            pages.append(f'<p><img src="{svg.name}" alt="learning curves of {html.escape(name)}"></p>')
         except ImportError:
-            pictures, drawn = [], False
-        texts += [f"## {name}{state}", tables.markdown(columns, lines)]
-        texts += [f"![learning curves]({picture.name})" for picture in pictures[:1]]
-        latex += [f"% {name}{state}", tables.latex(columns, lines)]
-        pages += [
-            f"<h2>{html.escape(name + state)}</h2>",
-            f'<div class="wide">{tables.html_table(columns, lines)}</div>',
-        ]
-        pages += [f'<p><img src="{picture.name}" alt="learning curves of {name}"></p>' for picture in pictures[1:]]
+            drawn = False
     notes = _NOTES.format(cores=os.cpu_count())
     text = "\n\n".join([*texts, notes])
     (out / "table.md").write_text(text + "\n", encoding="utf-8")

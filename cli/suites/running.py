@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +52,17 @@ class SuiteRunner:
     ----------
     jobs
         Runs at the same time.
+    lock
+        From `alone`; runs hold it, too, so that a suite whose first process was killed is not begun twice.
     say
         Is told in words of every run that ends.
     show
         Is told every second how far the suite is.
     """
 
-    def __init__(self, jobs: int, say: Callable[[str], None], show: Callable[[Progress], None]) -> None:
+    def __init__(self, jobs: int, lock: int, say: Callable[[str], None], show: Callable[[Progress], None]) -> None:
         self._jobs = jobs
+        self._held = lock
         self._say = say
         self._show = show
         self._stop = threading.Event()
@@ -132,7 +136,13 @@ class SuiteRunner:
         with (folder / LOG).open("ab") as log:
             with self._lock:
                 process = subprocess.Popen(
-                    command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+                    command,
+                    cwd=folder,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,
+                    pass_fds=[self._held],
                 )
                 self._running[process.pid] = process
             _, status, usage = os.wait4(process.pid, 0)
@@ -140,6 +150,19 @@ class SuiteRunner:
                 del self._running[process.pid]
         process.returncode = os.waitstatus_to_exitcode(status)
         return process.returncode, usage.ru_utime + usage.ru_stime
+
+
+@contextlib.contextmanager
+def alone(out: Path) -> Iterator[int]:
+    """Yield a lock on a suite's folder, or say that somebody is at work there."""
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(
+                f"runs are under way in {out}, perhaps left by a process that was killed: wait for them or end them"
+            ) from None
+        yield file.fileno()
 
 
 def _share_done(cell: Cell) -> float:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from common.config import Config, FlatValue, SettingsError, flatten, parse
 from server.methods import get_method, settle
 
+AS_GIVEN = "as given"
 METRICS = ("accuracy", "macro_f1", "auc")
 
 # Flat keys to values; sections may be written as tables.
@@ -55,7 +56,7 @@ class Suite(_Part):
     seeds: list[int] = Field(min_length=1)
     reference: str = Field("", description="label of the row that the others are tested against; empty: no test")
     data: list[Variation] = Field(min_length=1)
-    setting: list[Variation] = [Variation(name="as given")]
+    setting: list[Variation] = [Variation(name=AS_GIVEN)]
     set: Values = {}
     method: list[Entry] = Field(min_length=1)
 
@@ -74,23 +75,30 @@ class Cell:
     @property
     def name(self) -> str:
         """Of its folder below the suite's."""
-        return "/".join(re.sub(r"[^\w.\-]+", "-", part).strip("-").lower() for part in (
-            self.data, self.setting, self.label, f"seed-{self.seed}"
-        ))  # fmt: skip
+        setting = [self.setting] if self.setting != AS_GIVEN else []
+        return "/".join(slug(part) for part in (self.data, *setting, self.label, f"seed-{self.seed}"))
 
     def __str__(self) -> str:
-        setting = "" if self.setting == "as given" else f", {self.setting}"
-        return f"{self.data}{setting}, {self.label}, seed {self.seed}"
+        return f"{self.table}, {self.label}, seed {self.seed}"
+
+    @property
+    def table(self) -> str:
+        """The table to which it belongs."""
+        return self.data if self.setting == AS_GIVEN else f"{self.data}, {self.setting}"
+
+
+def slug(text: str) -> str:
+    """Text as the name of a file."""
+    return re.sub(r"[^\w.\-]+", "-", text).strip("-").lower()
 
 
 def read_suite(path: Path) -> Suite:
-    """Read a suite file, or say what is wrong with it."""
+    """Read a suite file, or say what is wrong with it. What another file that it includes says is overruled by it."""
+    table = _toml(path)
+    if isinstance(included := table.pop("include", None), str):
+        table = _toml(path.parent / included) | table
     try:
-        suite = Suite.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise SettingsError(f"cannot read the suite {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+        suite = Suite.model_validate(table)
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         raise SettingsError(f"{path} is not a suite: " + "; ".join(faults)) from None
@@ -123,12 +131,13 @@ def cells(suite: Suite, folder: Path, overrides: Mapping[str, FlatValue], out: P
 
 
 def _file_values(folder: Path, variation: Variation) -> dict[str, Any]:
-    if not variation.config:
-        return {}
-    path = folder / variation.config
+    return flatten(_toml(folder / variation.config)) if variation.config else {}
+
+
+def _toml(path: Path) -> dict[str, Any]:
     try:
-        return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(f"{variation.name}: cannot read {path}: {error.strerror}") from None
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{variation.name}: {path} is not valid TOML: {error}") from None
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None

@@ -16,39 +16,47 @@ _NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "auc": "AUC"}
 Cells = list[list[str]]
 
 
-def header(reference: str) -> list[str]:
-    """The columns of a table."""
-    best = [f"{_NAMES[name]}, %" for name in METRICS]
-    final = [f"last {_NAMES[name]}, %" for name in METRICS]
-    return [
-        "method", "K", "best round", *best, *final, "mean of sites, %", "worst tenth, %",
-        "better alone", "better under FedAvg", f"p against {reference}" if reference else "p",
-        "MB sent", "MB received", "seconds", "CPU seconds", "paper: accuracy / macro-F1 / AUC, %", "ours − paper",
+def tables(rows: Sequence[Row], reference: str) -> list[tuple[list[str], Cells]]:
+    """Two tables of one line per method, as columns and cells: how good it is, and what else is known of it."""
+    good = [
+        "method", "K", "best round", *(f"{_NAMES[name]}, %" for name in METRICS), "last round: accuracy, %",
+        "worst tenth, %", "better alone", "better under FedAvg", f"p against {reference}" if reference else "p",
+        "paper: accuracy / macro-F1 / AUC, %", "ours − paper",
     ]  # fmt: skip
+    more = [
+        "method", "seeds", "mean of sites, %", "last round: macro-F1, %", "last round: AUC, %",
+        "MB a site sends", "MB a site receives", "seconds", "CPU seconds",
+    ]  # fmt: skip
+    return [(good, [_good(row) for row in rows]), (more, [_more(row) for row in rows])]
 
 
-def body(rows: Sequence[Row]) -> Cells:
-    """One line per method."""
+def _good(row: Row) -> list[str]:
     return [
-        [
-            row.label,
-            f"{row.k.mean:.3g}",
-            "after the last" if row.best_round is None else str(row.best_round),
-            *(_percent(row.best[name]) for name in METRICS),
-            *(_percent(row.final[name]) for name in METRICS),
-            _percent(row.mean_of_sites),
-            _percent(row.worst_tenth),
-            _count(row.better_alone, row.sites),
-            _count(row.better_common, row.sites),
-            "–" if row.p_value is None else f"{row.p_value:.2g}",
-            f"{row.sent:.1f}",
-            f"{row.received:.1f}",
-            f"{row.seconds:.0f}",
-            f"{row.cpu_seconds:.0f}",
-            "–" if row.paper is None else " / ".join(f"{value:.2f}" for value in row.paper),
-            "–" if row.paper is None else " / ".join(_differences(row)),
-        ]
-        for row in rows
+        row.label,
+        f"{row.k.mean:.3g}",
+        "after the last" if row.best_round is None else str(row.best_round),
+        *(_percent(row.best[name]) for name in METRICS),
+        _percent(row.final["accuracy"]),
+        _percent(row.worst_tenth),
+        _count(row.better_alone, row.sites),
+        _count(row.better_common, row.sites),
+        "–" if row.p_value is None else f"{row.p_value:.2g}",
+        "–" if row.paper is None else " / ".join(f"{value:.2f}" for value in row.paper),
+        "–" if row.paper is None else " / ".join(_differences(row)),
+    ]
+
+
+def _more(row: Row) -> list[str]:
+    return [
+        row.label,
+        ", ".join(map(str, row.seeds)),
+        _percent(row.mean_of_sites),
+        _percent(row.final["macro_f1"]),
+        _percent(row.final["auc"]),
+        f"{row.sent:.1f}",
+        f"{row.received:.1f}",
+        f"{row.seconds:.0f}",
+        f"{row.cpu_seconds:.0f}",
     ]
 
 
@@ -65,7 +73,8 @@ def _count(value: float | None, sites: int) -> str:
 
 def _differences(row: Row) -> list[str]:
     assert row.paper is not None
-    return [f"{100 * row.best[name].mean - paper:+.1f}" for name, paper in zip(METRICS, row.paper, strict=True)]
+    gaps = [100 * row.best[name].mean - paper for name, paper in zip(METRICS, row.paper, strict=True)]
+    return [f"{gap:+.1f}" if math.isfinite(gap) else "–" for gap in gaps]
 
 
 def markdown(columns: Sequence[str], lines: Cells) -> str:
