@@ -157,9 +157,10 @@ def apply_at_site(options: argparse.Namespace) -> int:
 
 
 def _checked(config: Config) -> Config:
-    from server.methods import check_method
+    from server.methods import get_method, settle
 
-    if not check_method(config).one_round:
+    config = settle(config)
+    if not get_method(config.method).one_round:
         raise SettingsError(f"method = {config.method!r} needs many rounds: set method = 'dc-cfl' or 'dc'")
     return config
 

@@ -102,9 +102,9 @@ def prepare(options: argparse.Namespace, layout: Layout) -> Config:
     if not (layout.operator / "config.toml").exists():
         raise SettingsError(f"{layout.root} is not the folder of a federation: `coterie provision` makes one")
     config = read_config(options)
-    from server.methods import check_method
+    from server.methods import settle
 
-    check_method(config)
+    settle(config)
     # Every site would refuse a run without a class list; said here, once.
     agreed_classes(config.data)
     if "sites" not in config.model_fields_set:

@@ -10,24 +10,31 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 
+import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 from torch import nn
 
 from client.collaboration import Collaborator, MapIsGone
 from client.data import NoUsableData, SiteData, load_site
 from client.embeddings import embeddings
 from client.encoder import EncoderError, load_encoder
+from client.fingerprints.mean import mean_feature
 from client.fingerprints.path import head_path
 from client.fingerprints.signature import signature as class_prototypes
+from client.fingerprints.subspace import subspace as directions
 from client.identity import Identity, cache_folder, identify
 from client.objectives import OBJECTIVES, MakeObjective
+from client.personal import Personalisation, set_aside
 from client.training import TrainingDiverged, default_device, evaluate, train
 from common import wire
 from common.config import EncoderSettings, SettingsError, SiteSettings
+from common.fingerprint import Fingerprint
 from common.metrics import EvaluationStatistics
 from common.models import InvalidState, State, get_state, set_state
 from common.networks import build_for, mlp_like
@@ -52,6 +59,8 @@ def _reply(message: Message, context: Context, answer: Answer) -> Message:
         task = wire.unpack_task(message.content)
         _limit_threads(task.settings, identity)
         site = load_site(identity, task.settings, task.round_number, task.rounds)
+        if task.settings.personalise != "none" and answer is not _personalise:
+            site, _ = set_aside(site, task.settings.seed)
         content = answer(message, task, identity, site)
     except Exception as error:
         # Not left to Flower, whose error reply would carry the text of any exception.
@@ -74,9 +83,13 @@ def _model(settings: SiteSettings) -> nn.Module:
 
 
 def _received_model(message: Message, settings: SiteSettings) -> nn.Module:
+    return _loaded(wire.unpack_model(message.content), settings)
+
+
+def _loaded(state: State, settings: SiteSettings) -> nn.Module:
     model = _model(settings)
     try:
-        set_state(model, wire.unpack_model(message.content))
+        set_state(model, state)
     except ValueError as error:
         raise wire.WireError(f"the server's model does not fit {settings.train.model}: {error}") from None
     return model
@@ -130,18 +143,27 @@ def _hello(message: Message, task: wire.Task, identity: Identity, site: SiteData
     return wire.pack_introduction(wire.Introduction(_card(site, identity), None, 0.0))
 
 
-def _signature(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
-    start = time.perf_counter()
-    settings = task.settings
-    rows = embeddings(
-        load_encoder(_encoder_settings(settings.encoder, identity), settings.seed),
-        site.images,
-        site.train,
-        cache_folder(identity, settings.cache),
-        settings.encoder.batch_size,
-    )
-    described = class_prototypes(rows, site.train_labels)
-    return wire.pack_introduction(wire.Introduction(_card(site, identity), described, time.perf_counter() - start))
+# How a site describes its training samples by their embeddings: (rows, labels, settings) -> fingerprint.
+_Describe = Callable[[NDArray[np.float32], NDArray[np.int64], EncoderSettings], Fingerprint]
+
+
+def _embedded(describe: _Describe) -> Answer:
+    """Answer with a fingerprint made of the embeddings of the training samples."""
+
+    def answer(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+        start = time.perf_counter()
+        settings = task.settings
+        rows = embeddings(
+            load_encoder(_encoder_settings(settings.encoder, identity), settings.seed),
+            site.images,
+            site.train,
+            cache_folder(identity, settings.cache),
+            settings.encoder.batch_size,
+        )
+        described = describe(rows, site.train_labels, settings.encoder)
+        return wire.pack_introduction(wire.Introduction(_card(site, identity), described, time.perf_counter() - start))
+
+    return answer
 
 
 def _path(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
@@ -207,9 +229,34 @@ def plain_model(answer: wire.Answer, task: wire.Task, identity: Identity, site: 
     return _collaborator(task, identity, site).plain_model(answer)
 
 
+def _fit(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    values = _losses(wire.unpack_models(message.content), task.settings, site)
+    return wire.pack_losses(wire.Losses(values, time.perf_counter() - start))
+
+
+def _losses(models: list[State], settings: SiteSettings, site: SiteData) -> NDArray[np.float64]:
+    """Mean loss of each model on the site's training samples; infinite where it is not a number."""
+    values = np.full(len(models), np.inf)
+    for place, state in enumerate(models):
+        with suppress(TrainingDiverged):
+            statistics = evaluate(
+                _loaded(state, settings),
+                site.train_inputs(),
+                site.train_labels,
+                classes=len(site.classes),
+                batch_size=_TEST_BATCH,
+                device=default_device(),
+            )
+            values[place] = statistics.loss_sum / len(site.train)
+    return values
+
+
 def _train(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
     start = time.perf_counter()
-    model = _received_model(message, task.settings)
+    offered = wire.unpack_models(message.content)
+    choice = int(_losses(offered, task.settings, site).argmin()) if len(offered) > 1 else 0
+    model = _loaded(offered[choice], task.settings)
     result = train(
         model,
         site.train_inputs(),
@@ -222,7 +269,7 @@ def _train(message: Message, task: wire.Task, identity: Identity, site: SiteData
         objective=_objective(task.objective)(model, task.settings.train),
     )
     seconds = time.perf_counter() - start
-    return wire.pack_update(wire.Update(get_state(model), result.samples, result.last_loss, seconds))
+    return wire.pack_update(wire.Update(get_state(model), result.samples, result.last_loss, seconds, choice))
 
 
 def _evaluate(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
@@ -239,6 +286,23 @@ def _evaluate(message: Message, task: wire.Task, identity: Identity, site: SiteD
     return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
 
 
+def _personalise(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    settings = task.settings
+    group, *starts = wire.unpack_models(message.content)
+    personalisation = Personalisation(_loaded(group, settings), site, settings, task.rounds, default_device())
+    kept, state = personalisation.choose(group, starts[0] if starts else None)
+    statistics = evaluate(
+        _loaded(state, settings),
+        site.test_inputs(),
+        site.test_labels,
+        classes=len(site.classes),
+        batch_size=_TEST_BATCH,
+        device=default_device(),
+    )
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, kept))
+
+
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
     """Say who the site is and how much data it has."""
@@ -248,7 +312,27 @@ def hello(message: Message, context: Context) -> Message:
 @app.query("signature")
 def signature(message: Message, context: Context) -> Message:
     """Compute one mean embedding per class with the frozen encoder."""
-    return _reply(message, context, _signature)
+    return _reply(message, context, _embedded(lambda rows, labels, _: class_prototypes(rows, labels)))
+
+
+@app.query("mean")
+def mean(message: Message, context: Context) -> Message:
+    """Compute one mean embedding over all samples."""
+    return _reply(message, context, _embedded(lambda rows, labels, _: mean_feature(rows)))
+
+
+@app.query("subspace")
+def subspace(message: Message, context: Context) -> Message:
+    """Compute the directions in which each class lies."""
+    return _reply(
+        message, context, _embedded(lambda rows, labels, settings: directions(rows, labels, settings.vectors))
+    )
+
+
+@app.query("losses")
+def losses(message: Message, context: Context) -> Message:
+    """Tell how well each of the models that were sent fits the site's training samples."""
+    return _reply(message, context, _fit)
 
 
 @app.query("path")
@@ -261,6 +345,12 @@ def path(message: Message, context: Context) -> Message:
 def collaboration(message: Message, context: Context) -> Message:
     """Send the site's rows, once, through a map that only the site knows."""
     return _reply(message, context, _collaboration)
+
+
+@app.query("personalise")
+def personalise(message: Message, context: Context) -> Message:
+    """Make a model of the site's own from its group's, and test it."""
+    return _reply(message, context, _personalise)
 
 
 @app.train()

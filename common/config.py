@@ -86,14 +86,15 @@ class EncoderSettings(Section):
 
     name: str = Field(
         "efficientnet_lite0",
-        pattern=r"^(efficientnet_lite0|timm:[\w.\-]+|random:[\w.\-]+)$",
-        description="efficientnet_lite0 (packaged weights), timm:<model>, or random:<model> (untrained, shared seed)",
+        pattern=r"^(efficientnet_lite0|pixels|timm:[\w.\-]+|random:[\w.\-]+)$",
+        description="efficientnet_lite0 (packaged), timm:<model>, random:<model> (untrained, shared seed), or pixels",
     )
     weights: str = Field("", description="local weights file for timm:<model> (.safetensors or .pth); empty: hub")
     image_size: int = Field(
         0, ge=0, le=1024, description="side in pixels the encoder sees; 0: the size it was made for"
     )
     batch_size: int = Field(32, ge=1, le=4096, description="images embedded at once")
+    vectors: int = Field(3, ge=1, description="methods pacfl: directions sent of a site's largest class (p)")
     precision: Literal["auto", "float32"] = Field("auto", description="auto: mixed precision on CUDA, float32 on CPU")
 
 
@@ -108,6 +109,9 @@ class ClusterSettings(Section):
     alpha: float = Field(1.0, ge=0, description="exponent of the overlap penalty")
     beta: float = Field(100.0, ge=1, description="upper bound of the overlap penalty")
     epsilon: float = Field(1e-3, gt=0, description="guard against division by zero")
+    angle: Literal["smallest", "sum"] = Field(
+        "smallest", description="methods pacfl: the smallest principal angle between two sites' subspaces, or their sum"
+    )
 
 
 class TrainSettings(Section):
@@ -166,6 +170,14 @@ class RoundSettings(Section):
     max_message_mb: int = Field(1024, ge=1, description="a reply larger than this is refused")
 
 
+class SplitSettings(Section):
+    """When a group whose sites pull in different directions is split (method cfl)."""
+
+    after: int = Field(20, ge=0, description="method cfl: no split in the first so many rounds")
+    mean_norm: float = Field(0.4, gt=0, description="method cfl: the group's mean update must be shorter (epsilon 1)")
+    max_norm: float = Field(1.6, gt=0, description="method cfl: some site's update must be longer (epsilon 2)")
+
+
 class MigrationSettings(Section):
     """When a site whose data changed moves to another group."""
 
@@ -197,6 +209,10 @@ class SiteSettings(Section):
     encoder: EncoderSettings = EncoderSettings()
     train: TrainSettings = TrainSettings()
     collaboration: CollaborationSettings = CollaborationSettings()
+    personalise: Literal["none", "finetune", "select"] = Field(
+        "none",
+        description="last step at a site: finetune the group's model; select: keep it, that, or one trained alone",
+    )
     drift: Scenario = Field((), description="drift scenario of a simulation: a TOML file (see configs/drift)")
 
 
@@ -212,6 +228,7 @@ class Config(SiteSettings):
     )
     checkpoint: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
     cluster: ClusterSettings = ClusterSettings()
+    split: SplitSettings = SplitSettings()
     migration: MigrationSettings = MigrationSettings()
     round: RoundSettings = RoundSettings()
 
@@ -268,8 +285,6 @@ class Config(SiteSettings):
             raise ValueError("data.classes is not the class list of the table's schema: leave it empty")
         if data.input == "embedding":
             raise ValueError("data.input = 'embedding' is for images: a table has no encoder")
-        if self.train.model != "mlp":
-            raise ValueError(f"train.model = {self.train.model!r} reads images: a table needs 'mlp'")
 
 
 def _allowed_names() -> tuple[str, ...]:
@@ -311,6 +326,18 @@ def flat_values(config: Config) -> dict[str, FlatValue]:
     dump["data"]["table"] = write_table(config.data.table)
     flat = flatten(dump) | {"drift": write_scenario(config.drift)}
     return {key: ",".join(value) if isinstance(value, tuple | list) else value for key, value in flat.items()}
+
+
+def with_values(config: Config, values: Mapping[str, FlatValue]) -> Config:
+    """Return a configuration in which some settings, by flat key, have other values, known to be allowed."""
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        if section:
+            part = getattr(config, section).model_copy(update={name: value})
+            config = config.model_copy(update={section: part})
+        else:
+            config = config.model_copy(update={name: value})
+    return config
 
 
 def parse(values: Mapping[str, Any]) -> Config:

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from common.collaboration import Collaboration
 from common.head_path import HeadPath
+from common.mean_feature import MeanFeature
 from common.signature import Signature
+from common.subspace import Subspace
 
-Fingerprint = Signature | HeadPath | Collaboration
-KINDS: dict[str, type[Fingerprint]] = {kind.kind: kind for kind in (Signature, HeadPath, Collaboration)}
+Fingerprint = Signature | HeadPath | MeanFeature | Subspace | Collaboration
+KINDS: dict[str, type[Fingerprint]] = {
+    kind.kind: kind for kind in (Signature, HeadPath, MeanFeature, Subspace, Collaboration)
+}

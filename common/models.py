@@ -24,6 +24,9 @@ State = dict[str, NDArray[Any]]
 # four before the first block, which leaves nothing to look at in a 32-pixel image.
 SMALL_IMAGE = 64
 
+# How the names of batch norm's buffers end.
+_STATISTICS = (".running_mean", ".running_var", ".num_batches_tracked")
+
 
 class InvalidState(ValueError):
     """Arrays that are not a state of the model; the message says why."""
@@ -68,6 +71,14 @@ def flat_head(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Return a copy of the classification head's parameters, bias then weight, as one float64 vector."""
     # By name: a state that arrived over the wire may be in any order.
     return np.concatenate([state[name].ravel() for name in sorted(state) if name.startswith("head.")], dtype=np.float64)
+
+
+def flat_parameters(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    """Return a copy of all trained parameters, in the order of their names, as one float32 vector.
+
+    Batch norm's statistics and counters are left out: they are measured, not trained, and would outweigh the rest.
+    """
+    return np.concatenate([state[name].ravel() for name in sorted(state) if not name.endswith(_STATISTICS)])
 
 
 def get_state(model: nn.Module) -> State:

@@ -17,13 +17,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from common.collaboration import DIGEST_BYTES, Collaboration, InvalidCollaboration
+from common.collaboration import DIGEST_BYTES, Collaboration
 from common.config import SiteSettings
 from common.fingerprint import Fingerprint
-from common.head_path import HeadPath, InvalidHeadPath
+from common.head_path import HeadPath
+from common.mean_feature import MeanFeature
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
 from common.models import State
 from common.signature import InvalidSignature, Signature
+from common.subspace import Subspace
 
 VERSION = 2
 
@@ -40,6 +42,10 @@ _MAX_FAULTS_NAMED = 20
 _MAX_REASON = 500
 _MAX_LOSS = 1e9
 _MEGABYTE = 1_000_000
+
+
+# What a site may keep in the end: its group's model, that model trained further, or one trained on its own data alone.
+KEPT = ("group", "finetuned", "local")
 
 
 class WireError(ValueError):
@@ -79,20 +85,33 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Update:
-    """Site → server, after local training."""
+    """Site → server, after local training; `choice` is the place of the trained model among those that were offered."""
 
     state: State
     samples: int
     loss: float
     seconds: float
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Site → server: mean loss on the site's training samples under each of the models that were sent, float64[K]."""
+
+    values: NDArray[np.float64]
+    seconds: float
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Site → server: sufficient statistics of the site's own test split; no prediction leaves the site."""
+    """Site → server: sufficient statistics of the site's own test split; no prediction leaves the site.
+
+    `kept` is the model that was tested, one of `KEPT`.
+    """
 
     statistics: EvaluationStatistics
     seconds: float
+    kept: str = "group"
 
 
 @dataclass(frozen=True)
@@ -134,8 +153,8 @@ def size(content: RecordDict) -> int:
 # --- server → site ---------------------------------------------------------------------------------------------
 
 
-def pack_task(task: Task, model: ArrayRecord | None = None) -> RecordDict:
-    """Write a request; the model record may be shared by all members of a group."""
+def pack_task(task: Task, *models: ArrayRecord) -> RecordDict:
+    """Write a request; a model record may be shared by all members of a group. Of several the site chooses one."""
     config = ConfigRecord(
         {
             "version": VERSION,
@@ -145,7 +164,14 @@ def pack_task(task: Task, model: ArrayRecord | None = None) -> RecordDict:
             "objective": task.objective,
         }
     )
-    return RecordDict({"task": config} if model is None else {"task": config, "model": model})
+    content = RecordDict({"task": config})
+    for place, model in enumerate(models):
+        content[_model_key(place)] = model
+    return content
+
+
+def _model_key(place: int) -> str:
+    return f"model {place}" if place else "model"
 
 
 def unpack_task(content: RecordDict) -> Task:
@@ -182,6 +208,14 @@ def unpack_answer(content: RecordDict) -> Answer:
     if ticket.dtype != np.uint8 or ticket.shape != (DIGEST_BYTES,):
         raise WireError(f"the ticket must have {DIGEST_BYTES} bytes")
     return Answer(mapping, ticket, unpack_model(content))
+
+
+def unpack_models(content: RecordDict) -> list[State]:
+    """Read all models of a message, at least one, in the order in which they were offered."""
+    models = [unpack_model(content)]
+    while (key := _model_key(len(models))) in content:
+        models.append(unpack_arrays(_arrays(content, key)))
+    return models
 
 
 # --- site → server ---------------------------------------------------------------------------------------------
@@ -283,31 +317,24 @@ def _signature(arrays: State, card: SiteCard) -> Signature:
     return signature
 
 
-def _path_arrays(path: HeadPath) -> State:
-    return {"changes": path.changes}
+def _reader(kind: type[Fingerprint]) -> Callable[[State, SiteCard], Fingerprint]:
+    """Read a fingerprint whose own type checks all there is to check."""
+    names = [field.name for field in fields(kind)]
 
+    def read(arrays: State, card: SiteCard) -> Fingerprint:
+        if set(arrays) != set(names):
+            raise WireError(f"a {kind.kind} has {', '.join(names)}, not {', '.join(sorted(arrays)) or 'nothing'}")
+        try:
+            return kind(**arrays)
+        except ValueError as error:
+            raise WireError(f"{kind.kind}: {error}") from None
 
-def _path(arrays: State, card: SiteCard) -> HeadPath:
-    if set(arrays) != {"changes"}:
-        raise WireError(f"a path has changes, not {', '.join(sorted(arrays)) or 'nothing'}")
-    try:
-        return HeadPath(**arrays)
-    except InvalidHeadPath as error:
-        raise WireError(f"path: {error}") from None
-
-
-def _collaboration_arrays(collaboration: Collaboration) -> State:
-    return dict(vars(collaboration))
+    return read
 
 
 def _collaboration(arrays: State, card: SiteCard) -> Collaboration:
-    names = {field.name for field in fields(Collaboration)}
-    if set(arrays) != names:
-        raise WireError(f"a collaboration has {', '.join(sorted(names))}, not {', '.join(sorted(arrays)) or 'nothing'}")
-    try:
-        collaboration = Collaboration(**arrays)
-    except InvalidCollaboration as error:
-        raise WireError(f"collaboration: {error}") from None
+    collaboration = _reader(Collaboration)(arrays, card)
+    assert isinstance(collaboration, Collaboration)
     counts = np.bincount(collaboration.labels)
     if len(counts) > len(card.class_counts):
         raise WireError(f"collaboration: label {len(counts) - 1} is not among the {len(card.class_counts)} classes")
@@ -320,8 +347,10 @@ def _collaboration(arrays: State, card: SiteCard) -> Collaboration:
 # Kind of fingerprint, which is also the key of its record → how it is written as arrays, how it is read and checked.
 _FINGERPRINTS: dict[str, tuple[Callable[[Any], State], Callable[[State, SiteCard], Fingerprint]]] = {
     Signature.kind: (_signature_arrays, _signature),
-    HeadPath.kind: (_path_arrays, _path),
-    Collaboration.kind: (_collaboration_arrays, _collaboration),
+    HeadPath.kind: (vars, _reader(HeadPath)),
+    MeanFeature.kind: (vars, _reader(MeanFeature)),
+    Subspace.kind: (vars, _reader(Subspace)),
+    Collaboration.kind: (vars, _collaboration),
 }
 
 
@@ -331,23 +360,58 @@ def pack_update(update: Update) -> RecordDict:
         {
             "model": pack_arrays(update.state),
             "training": MetricRecord(
-                {"version": VERSION, "samples": update.samples, "loss": update.loss, "seconds": update.seconds}
+                {
+                    "version": VERSION,
+                    "samples": update.samples,
+                    "loss": update.loss,
+                    "seconds": update.seconds,
+                    "choice": update.choice,
+                }
             ),
         }
     )
 
 
-def unpack_update(content: RecordDict, *, limit_mb: int) -> Update:
-    """Read the result of local training; whether the arrays fit the model is screened by `server.aggregation`."""
+def unpack_update(content: RecordDict, *, limit_mb: int, offered: int = 1) -> Update:
+    """Read the result of local training on one of the `offered` models.
+
+    Whether the arrays fit the model is screened by `server.aggregation`.
+    """
     _check_size(content, limit_mb)
     metrics = _scalars(content, "training", MetricRecord)
     _check_version(metrics)
+    choice = _count(metrics, "choice")
+    if choice >= offered:
+        raise WireError(f"it trained model {choice} of {offered} that were offered, counted from 0")
     return Update(
         state=unpack_model(content),
         samples=_count(metrics, "samples", at_least=1),
         loss=_number(metrics, "loss", at_most=_MAX_LOSS),
         seconds=_number(metrics, "seconds"),
+        choice=choice,
     )
+
+
+def pack_losses(losses: Losses) -> RecordDict:
+    """Write how well each of the models that were sent fits the site."""
+    return RecordDict(
+        {
+            "losses": pack_arrays({"values": losses.values}),
+            "fit": MetricRecord({"version": VERSION, "seconds": losses.seconds}),
+        }
+    )
+
+
+def unpack_losses(content: RecordDict, *, models: int, limit_mb: int) -> Losses:
+    """Read a site's losses under `models` models."""
+    _check_size(content, limit_mb)
+    metrics = _scalars(content, "fit", MetricRecord)
+    _check_version(metrics)
+    values = unpack_arrays(_arrays(content, "losses")).get("values")
+    if values is None or values.dtype != np.float64 or values.shape != (models,):
+        raise WireError(f"losses must be float64 of shape ({models},)")
+    # A loss that is not a number fits nobody; infinity says the same and can be compared.
+    return Losses(np.where(values >= 0, values, np.inf), _number(metrics, "seconds"))
 
 
 def pack_evaluation(evaluation: Evaluation) -> RecordDict:
@@ -357,7 +421,12 @@ def pack_evaluation(evaluation: Evaluation) -> RecordDict:
         {
             "statistics": pack_arrays({"confusion": statistics.confusion, "histograms": statistics.histograms}),
             "evaluation": MetricRecord(
-                {"version": VERSION, "loss_sum": statistics.loss_sum, "seconds": evaluation.seconds}
+                {
+                    "version": VERSION,
+                    "loss_sum": statistics.loss_sum,
+                    "seconds": evaluation.seconds,
+                    "kept": KEPT.index(evaluation.kept),
+                }
             ),
         }
     )
@@ -377,7 +446,10 @@ def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Ev
         check(statistics, classes)
     except InvalidStatistics as error:
         raise WireError(f"statistics: {error}") from None
-    return Evaluation(statistics, _number(metrics, "seconds"))
+    kept = _count(metrics, "kept")
+    if kept >= len(KEPT):
+        raise WireError(f"it kept model {kept}, which is none of {', '.join(KEPT)}")
+    return Evaluation(statistics, _number(metrics, "seconds"), KEPT[kept])
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------

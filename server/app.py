@@ -14,12 +14,13 @@ from common import wire
 from common.config import Config, parse
 from common.models import State, get_state
 from common.networks import build_for
+from common.randomness import derive_seed
 from server import run_directory
 from server.continuation import Continuation
 from server.events import Audience, Listener, RunEnded
 from server.grid import RunInterrupted, StreamingGrid
 from server.listeners import run_listeners
-from server.methods import check_method
+from server.methods import get_method, settle
 from server.one_round import OneRoundStrategy
 from server.strategy import ClusteredStrategy
 
@@ -34,8 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     logger = logging.getLogger("coterie")
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())
-    config = parse(context.run_config)
-    check_method(config)
+    config = settle(parse(context.run_config))
     directory = run_directory.open_run(config)
     conduct(grid, config, run_listeners(directory), directory=directory)
 
@@ -51,9 +51,8 @@ def conduct(
 
     `stop` asks it to end early with a valid run directory; checkpoints go into `directory`, if there is one.
     """
-    method = check_method(config)
-    if method.one_round and config.rounds > 1:
-        config = config.model_copy(update={"rounds": 1})
+    config = settle(config)
+    method = get_method(config.method)
     audience = Audience(listeners)
     streaming = StreamingGrid(
         grid, deadline=config.round.deadline, in_flight=config.round.in_flight, stop=stop or threading.Event()
@@ -64,7 +63,9 @@ def conduct(
     strategy = (
         OneRoundStrategy(config, method, initial, audience)
         if method.one_round
-        else ClusteredStrategy(config, method, initial, audience, continuation.keep)
+        else ClusteredStrategy(
+            config, method, initial, audience, continuation.keep, draw=lambda number: initial_state(config, number)
+        )
     )
     # Outside of what follows: a run that cannot go on leaves its directory as it was.
     done = continuation.begin(strategy)
@@ -80,6 +81,8 @@ def conduct(
                 num_rounds=config.rounds - done,
                 timeout=config.round.deadline,
             )
+        if config.personalise != "none":
+            strategy.personalise(streaming)
     except RunInterrupted as interruption:
         audience.tell(RunEnded("interrupted", str(interruption)))
     except Exception as error:
@@ -89,6 +92,7 @@ def conduct(
         audience.tell(RunEnded("finished", ""))
 
 
-def initial_state(config: Config) -> State:
-    """The weights every group starts from, a function of the seed alone."""
-    return get_state(build_for(config, config.seed))
+def initial_state(config: Config, number: int = 0) -> State:
+    """The weights every group starts from, a function of the seed alone; further numbers give further draws."""
+    seed = derive_seed(config.seed, "another start", round_number=number) if number else config.seed
+    return get_state(build_for(config, seed))

@@ -16,7 +16,7 @@ from common.models import State
 from common.wire import SiteCard
 from server.migration import Evidence
 
-Stage = Literal["enrol", "train", "confirm", "evaluate", "solve"]
+Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve"]
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,21 @@ class SiteCleared:
 
 
 @dataclass(frozen=True)
+class SitesRegrouped:
+    """Sites went from one group to another because the method's training rule says so, or they chose it themselves.
+
+    `founded`: the target is a new group.
+    """
+
+    round_number: int
+    sites: tuple[str, ...]
+    origin: int
+    target: int
+    founded: bool
+    reason: str
+
+
+@dataclass(frozen=True)
 class GroupRetired:
     """Nobody belongs to a group any more; its model is no longer trained."""
 
@@ -198,6 +213,22 @@ class RoundFinished:
     worst_tenth_accuracy: float
     train_loss: float
     models: dict[int, State]
+
+
+@dataclass(frozen=True)
+class SitesPersonalised:
+    """After the last round sites made models of their own; measured on their own test splits as a round is.
+
+    `kept` says what each site keeps: its group's model ("group"), that model trained further on its own data
+    ("finetuned"), or one trained on its own data alone ("local").
+    """
+
+    mode: str
+    kept: dict[str, str]
+    overall: Metrics
+    sites: dict[str, Metrics]
+    mean_site_accuracy: float
+    worst_tenth_accuracy: float
 
 
 @dataclass(frozen=True)
@@ -224,8 +255,10 @@ Event = (
     | GroupKept
     | SiteMoved
     | SiteCleared
+    | SitesRegrouped
     | GroupRetired
     | RoundFinished
+    | SitesPersonalised
     | RunEnded
 )
 

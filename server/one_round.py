@@ -62,7 +62,7 @@ class OneRoundStrategy(ClusteredStrategy):
         task = wire.Task(self._settings, book.round_number, self._config.rounds)
         for member in members:
             content = wire.pack_answer(task, self._answers[member.name])
-            book.bytes_sent[member.group] = wire.size(content)
+            book.bytes_sent[member.name] = wire.size(content)
             yield Message(content, member.node_id, "evaluate.collaboration", ttl=self._config.round.deadline)
 
     def _tested(self, round_number: int, members: list[Member]) -> list[Member]:

@@ -69,7 +69,9 @@ def test_registry_names_match_and_unknown_ones_are_explained() -> None:
 
 
 def test_only_clustered_methods_have_groups_to_move_between() -> None:
-    assert {name for name, method in METHODS.items() if not method.clustered} == {"fedavg", "fedprox", "local", "dc"}
+    assert {name for name, method in METHODS.items() if not method.clustered} == {
+        "fedavg", "fedprox", "local", "cfl", "ifca", "dc",
+    }  # fmt: skip
     assert {name for name, method in METHODS.items() if method.migration != "off"} == {"fedcm"}
 
 

@@ -25,7 +25,7 @@ from common.config import Config, SettingsError, parse
 from common.randomness import derive_seed
 from server.collaboration.training import scores
 from server.events import GroupsFormed, ReplyAccepted, RoundFinished, RunEnded, SiteEnrolled, SiteLeftOut, Solved
-from server.methods import check_method
+from server.methods import settle
 from server.strategy import NoSites
 from tests.loopback import LoopbackGrid
 from tests.runs import on, run, run_to_disk
@@ -156,6 +156,8 @@ def test_images_take_part_by_their_embeddings(small_config: Callable[..., Config
     ("changes", "words"),
     [
         ({"method": "fmcl"}, "describes sites by images"),
+        ({"method": "fedavg", "train__model": "lenet5"}, "needs 'mlp'"),
+        ({"personalise": "finetune"}, "a single round"),
         ({"cluster__k": 2}, "cluster.k does not go with"),
         ({"cluster__threshold": 1.5}, "never above 1"),
         ({"migration__rule": "guarded"}, "a single round"),
@@ -165,14 +167,14 @@ def test_settings_that_do_not_go_with_the_method_are_refused(
     tmp_path: Path, changes: dict[str, object], words: str
 ) -> None:
     with pytest.raises(SettingsError, match=words):
-        check_method(wine_config(tmp_path, **changes))
+        settle(wine_config(tmp_path, **changes))
 
 
 def test_pixels_and_needless_embeddings_are_refused() -> None:
     with pytest.raises(SettingsError, match="learns from tables"):
-        check_method(parse({"method": "dc-cfl"}))
+        settle(parse({"method": "dc-cfl"}))
     with pytest.raises(SettingsError, match="goes with the methods dc-cfl and dc"):
-        check_method(parse({"method": "fedavg", "data.input": "embedding"}))
+        settle(parse({"method": "fedavg", "data.input": "embedding"}))
 
 
 # --- sites that fail or cheat ----------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def altered(change: Callable[[dict], dict]) -> Callable[[Message, Message], Mess
         (lambda a: a | {"anchors": a["anchors"][:50]}, "50 anchors"),
         (lambda a: a | {"anchors": a["anchors"] * 0}, "all zero"),
         (lambda a: a | {"mark": 255 - a["mark"]}, "the same table schema"),
-        (lambda a: {key: a[key] for key in a if key != "ticket"}, "a collaboration has anchors"),
+        (lambda a: {key: a[key] for key in a if key != "ticket"}, "a collaboration has rows"),
     ],
 )
 def test_a_bad_collaboration_is_named_and_left_out(tmp_path: Path, change: Callable[[dict], dict], reason: str) -> None:

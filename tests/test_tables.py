@@ -158,7 +158,6 @@ def test_a_schema_travels_as_one_setting(tmp_path: Path) -> None:
     [
         ({"data.table": ""}, "go together"),
         ({"data.source": "folder"}, "go together"),
-        ({"train.model": "lenet5"}, "needs 'mlp'"),
         ({"data.classes": "a,b"}, "leave it empty"),
         ({"data.input": "embedding"}, "is for images"),
         ({"data.table": "missing.toml"}, "coterie schema"),

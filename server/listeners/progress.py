@@ -33,6 +33,8 @@ from server.events import (
     SiteLeftOut,
     SiteMoved,
     SitePlaced,
+    SitesPersonalised,
+    SitesRegrouped,
     Solved,
     Solving,
     StageStarted,
@@ -43,6 +45,7 @@ _STAGES = {
     "train": "training",
     "confirm": "examining suspects",
     "evaluate": "testing",
+    "personalise": "making models of their own",
     "solve": "training at the server",
 }
 _SHOWN_INCIDENTS = 5
@@ -245,6 +248,16 @@ def _notice(event: Event) -> str | None:
             return f"round {event.round_number}, {event.stage}: {event.site} left out: {event.reason}"
         case SiteMoved() | SiteCleared():
             return _ruling(event)
+        case SitesRegrouped():
+            who = f"site {event.sites[0]} goes" if len(event.sites) == 1 else f"{len(event.sites)} sites go"
+            where = f"{'a new group' if event.founded else 'group'} {event.target}"
+            return f"round {event.round_number}: {who} from group {event.origin} to {where} ({event.reason})"
+        case SitesPersonalised():
+            kept = ", ".join(f"{count} {what}" for what, count in sorted(Counter(event.kept.values()).items()))
+            return (
+                f"personalised ({event.mode}): accuracy {event.overall.accuracy:.3f} mean of sites "
+                f"{event.mean_site_accuracy:.3f} worst tenth {event.worst_tenth_accuracy:.3f}; sites keep: {kept}"
+            )
         case GroupRetired():
             return f"round {event.round_number}: nobody is left in group {event.group}"
         case CheckpointFailed():

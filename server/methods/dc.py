@@ -17,4 +17,10 @@ METHOD = Method(
     partition=OneGroup(),
     clustered=False,
     one_round=True,
+    settings_used=(
+        "collaboration.anchors",
+        "collaboration.dimensions",
+        "collaboration.aggregate",
+        "collaboration.noise",
+    ),
 )

@@ -30,4 +30,12 @@ METHOD = Method(
     distance=distance,
     partition=CompleteLinkage(),
     one_round=True,
+    settings_used=(
+        "cluster.threshold",
+        "collaboration.anchors",
+        "collaboration.dimensions",
+        "collaboration.aggregate",
+        "collaboration.noise",
+        "data.input",
+    ),
 )

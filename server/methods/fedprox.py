@@ -15,4 +15,5 @@ METHOD = Method(
     partition=OneGroup(),
     clustered=False,
     objective="prox",
+    settings_used=("train.mu",),
 )
