@@ -107,6 +107,8 @@ def run(out: Path, scheme: str, seed: int, settings: dict[str, object]) -> dict[
         start = time.perf_counter()
         subprocess.run(
             [sys.executable, "-m", "cli.main", "simulate", str(out / "empty.toml"), "--out", str(folder)]
+            # One process for all sites: they are so small that an engine's messages take longer than their work.
+            + ["--jobs", "1"]
             + [f"--set={key}={json.dumps(value)}" for key, value in values.items()],
             check=True,
             stdout=subprocess.DEVNULL,

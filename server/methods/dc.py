@@ -22,5 +22,6 @@ METHOD = Method(
         "collaboration.dimensions",
         "collaboration.aggregate",
         "collaboration.noise",
+        "data.input",
     ),
 )
