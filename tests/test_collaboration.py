@@ -351,10 +351,15 @@ def test_any_federation_is_solved(kinds: list[list[int]], rows: int, seed: int) 
 
 
 def test_the_held_out_share_is_a_fifth_of_every_class() -> None:
-    labels = np.repeat([0, 1, 2], [50, 100, 1])
-    held = solving._held_out(labels, np.random.default_rng(0))
-    assert 9 <= held[labels == 0].sum() <= 11
-    assert 19 <= held[labels == 1].sum() <= 21
+    labels = np.repeat([0, 1, 2, 3], [50, 100, 1, 2])
+    small = 0
+    for seed in range(50):
+        held = solving._held_out(labels, np.random.default_rng(seed))
+        assert 10 <= held[labels == 0].sum() <= 11
+        assert 20 <= held[labels == 1].sum() <= 21
+        assert held[labels == 2].sum() == 0
+        small += int(held[labels == 3].sum())
+    assert 10 <= small <= 30  # of 50 × 2 rows, by lot
 
 
 @pytest.mark.parametrize(

@@ -184,11 +184,10 @@ def _clusters(labels: Labels) -> list[Members]:
 
 
 def _held_out(labels: Labels, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A share of every class; of a single row nothing."""
+    """A share of every class, rounded by lot so that small classes have their say too; never the last row of one."""
     chosen = np.zeros(len(labels), np.bool_)
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
-        chosen[members[: int(len(members) * VALIDATION_SHARE + rng.random())]] = True
-    if chosen.all():
-        chosen[:] = False
+        count = min(int(len(members) * VALIDATION_SHARE + rng.random()), len(members) - 1)
+        chosen[members[:count]] = True
     return chosen
