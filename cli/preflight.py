@@ -5,13 +5,13 @@ from __future__ import annotations
 from client.data import discover_classes, load_site
 from client.identity import Identity
 from common.config import Config
-from server.methods import migration_rule
+from server.methods import settle
 
 
 def prepare(config: Config) -> Config:
-    """Return the configuration with its class list filled in, or raise `SettingsError` saying what to change."""
+    """Return the configuration with all the run will have filled in, or raise `SettingsError` saying what to do."""
     # Also looks the method up, and says which ones there are.
-    migration_rule(config)
+    config = settle(config)
     data = config.data
     if not data.classes:
         config = config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})

@@ -311,7 +311,8 @@ def _site_file(address: str, site: str) -> str:
 site = {toml_value(site)}
 server = {toml_value(address)}
 
-# Your data: a folder with one sub-folder per class, a CSV manifest, or an .npz file. It never leaves this machine.
+# Your data: a folder with one sub-folder per class, a CSV manifest, an .npz file or a table.
+# It never leaves this machine.
 data = ""
 
 # Folder for embeddings and decoded images; empty: the user's cache folder.

@@ -107,9 +107,9 @@ def prepare(options: argparse.Namespace, layout: Layout) -> Config:
     if not (layout.operator / "config.toml").exists():
         raise SettingsError(f"{layout.root} is not the folder of a federation: `coterie provision` makes one")
     config = read_config(options)
-    from server.methods import migration_rule
+    from server.methods import settle
 
-    migration_rule(config)
+    settle(config)
     # Every site would refuse a run without a class list; said here, once.
     agreed_classes(config.data)
     if "sites" not in config.model_fields_set:

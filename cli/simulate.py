@@ -15,7 +15,12 @@ def register(jobs: Subparsers) -> None:
     add_config(parser)
     parser.add_argument("--out", help="run directory; default runs/<time>-<method>-seed<seed>")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, if it ended too early")
-    parser.add_argument("--jobs", type=int, default=0, help="sites that work at the same time; default: one per core")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=0,
+        help="sites that work at the same time; default: one per core; 1: one process, without an engine",
+    )
     parser.set_defaults(run=run)
 
 

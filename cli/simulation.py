@@ -1,4 +1,4 @@
-"""One run on Flower's simulation engine, inside this process."""
+"""One run on this machine: on Flower's simulation engine, or, one site at a time, without it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from cli.one_process import OneProcessGrid
 from client.app import app as client_app
 from common.config import Config
 from server.app import conduct
@@ -50,7 +51,10 @@ class _Outcome:
 
 
 def simulate(config: Config, *, jobs: int = 0) -> str:
-    """Run a config from `cli.preflight` with simulated sites; return "finished", "interrupted" or "failed"."""
+    """Run a config from `cli.preflight` with simulated sites; return "finished", "interrupted" or "failed".
+
+    `jobs` sites work at the same time (0: one per core) in Flower's simulation engine; a single one needs no engine.
+    """
     outcome = _Outcome()
     directory = open_run(config)
     listeners: list[Listener] = [*run_listeners(directory), outcome]
@@ -63,6 +67,10 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
 
     with _interruptible(stop, outcome.known):
         try:
+            if jobs == 1:
+                _quieten_flower()
+                conduct(OneProcessGrid(client_app, config.sites, stop), config, listeners, stop, directory)
+                return outcome.value
             run_engine(server_app, client_app, config.sites, jobs)
         except Exception:
             # After an interruption the engine complains about the work that was cut off.
@@ -73,8 +81,7 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
 
 def run_engine(server_app: ServerApp, app: ClientApp, sites: int, jobs: int = 0) -> None:
     """Run a Flower app with `sites` simulated sites, `jobs` of them at the same time (0: one per core)."""
-    # Flower's log would tear the display apart; what matters in it comes through our own events.
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    _quieten_flower()
     jobs = jobs or min(os.cpu_count() or 1, sites)
     gpus = torch.cuda.device_count()
     backend = {
@@ -82,6 +89,11 @@ def run_engine(server_app: ServerApp, app: ClientApp, sites: int, jobs: int = 0)
         "client_resources": {"num_cpus": 1, "num_gpus": gpus / jobs if gpus else 0.0},
     }
     run_simulation(server_app, app, sites, backend_config=backend)  # type: ignore[arg-type]
+
+
+def _quieten_flower() -> None:
+    # Flower's log would tear the display apart; what matters in it comes through our own events.
+    logging.getLogger("flwr").setLevel(logging.ERROR)
 
 
 @contextmanager

@@ -116,6 +116,8 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
         ("data-path", settings.data),
         ("cache", settings.cache),
         ("encoder-weights", settings.encoder_weights),
+        ("anchor-secret", settings.anchor_secret),
+        ("anchor-sample", settings.anchor_sample),
     ):
         if value:
             entries[key] = str(located(path, value))

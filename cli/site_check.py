@@ -18,13 +18,14 @@ from cli import authority
 from cli.site import as_node_config, check_credentials, require_data
 from cli.start_file import SiteFile, located
 from client.data import NoUsableData, SiteData, discover_classes, load_site
+from client.data.samples import ImageSamples
 from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder, identify
-from client.objectives import OBJECTIVES
+from client.objectives import plain
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
-from common.models import build
+from common.networks import build_for
 
 _TIMED_BATCHES = 4
 _TIMED_EMBEDDINGS = 32
@@ -47,16 +48,18 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     device = default_device()
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else f", {torch.cuda.get_device_name()}"
     print(f"device: {device.type}{threads}", flush=True)
-    try:
-        encoder = load_encoder(_encoder_settings(run.encoder, identity), run.seed)
-    except EncoderError as error:
-        problems.append(str(error))
-    else:
-        print(_describe_signature(encoder, site, run.encoder.batch_size), flush=True)
+    if run.data.table is None:
+        try:
+            encoder = load_encoder(_encoder_settings(run.encoder, identity), run.seed)
+        except EncoderError as error:
+            problems.append(str(error))
+        else:
+            print(_describe_signature(encoder, site, run.encoder.batch_size), flush=True)
     epoch = measure_epoch(site, run)
+    seen = f"at {run.data.image_size} px" if run.data.table is None else f"on {run.data.table.width} numbers per row"
     print(
-        f"training: {run.train.model} at {run.data.image_size} px, an epoch over {len(site.train)} images takes about "
-        f"{_duration(epoch.seconds)} (measured on {epoch.images} images)"
+        f"training: {run.train.model} {seen}, an epoch over {len(site.train)} samples takes about "
+        f"{_duration(epoch.seconds)} (measured on {epoch.images} samples)"
     )
     print(f"cache: {cache_folder(identity, run.cache)}")
     try:
@@ -99,7 +102,7 @@ def _encoder_settings(settings: EncoderSettings, identity: Identity) -> EncoderS
 
 def _describe_data(site: SiteData, identity: Identity, *, assumed: bool) -> Iterator[str]:
     place = identity.data_path or "a share of the run's common data set"
-    yield f"site {site.name}: {len(site.train)} images to train on and {len(site.test)} to test on, from {place}"
+    yield f"site {site.name}: {len(site.train)} samples to train on and {len(site.test)} to test on, from {place}"
     if assumed:
         yield "classes as the data show them, and default settings; give the run's configuration to check against it"
     width = max(map(len, ("class", *site.classes)))
@@ -108,9 +111,10 @@ def _describe_data(site: SiteData, identity: Identity, *, assumed: bool) -> Iter
         train, test = int((site.train_labels == label).sum()), int((site.test_labels == label).sum())
         yield f"  {name:{width}}  {train:7d}  {test:7d}"
     if not len(site.test):
-        yield "no image is left to test on: the site will train, but cannot say how well the model does"
+        yield "no sample is left to test on: the site will train, but cannot say how well the model does"
     if site.faults:
-        yield f"not usable: {len(site.faults)}"
+        what = "not usable" if isinstance(site.samples, ImageSamples) else "left out or stood in for"
+        yield f"{what}: {len(site.faults)}"
         yield from (f"  {fault.name}: {fault.reason}" for fault in site.faults[:_FAULTS_SHOWN])
         if (more := len(site.faults) - _FAULTS_SHOWN) > 0:
             yield f"  and {more} more"
@@ -146,29 +150,22 @@ class Epoch:
 
 def measure_epoch(site: SiteData, run: SiteSettings) -> Epoch:
     """Train on a few batches with the run's model, after one that warms up, and scale up."""
-    data = run.data
-    model = build(
-        run.train.model,
-        classes=len(site.classes),
-        channels=data.channels,
-        image_size=data.image_size,
-        seed=run.seed,
-    )
-    images, labels = site.train_images(), site.train_labels
+    model = build_for(run, run.seed)
+    inputs, labels = site.train_inputs(), site.train_labels
     settings = run.train.model_copy(update={"epochs": 1})
     taken = 0.0
     for count in (settings.batch_size, settings.batch_size * _TIMED_BATCHES):
         start = time.perf_counter()
         train(
             model,
-            images[:count],
+            inputs[:count],
             labels[:count],
             settings,
             round_number=1,
             rounds=1,
             seed=run.seed,
             device=default_device(),
-            objective=OBJECTIVES["plain"](model),
+            objective=plain,
         )
         taken = time.perf_counter() - start
     timed = min(settings.batch_size * _TIMED_BATCHES, len(labels))
@@ -178,10 +175,10 @@ def measure_epoch(site: SiteData, run: SiteSettings) -> Epoch:
 def measure_embedding(encoder: Encoder, site: SiteData, batch_size: int) -> float:
     """Return the seconds to embed all training images, from the time of a few, after some that warm up."""
     some = site.train[:_TIMED_EMBEDDINGS]
-    encoder.embed(site.samples.images(some[: encoder.block], encoder.size, 3))
+    encoder.embed(site.images.images(some[: encoder.block], encoder.size, 3))
     start = time.perf_counter()
     for first in range(0, len(some), batch_size):
-        encoder.embed(site.samples.images(some[first : first + batch_size], encoder.size, 3))
+        encoder.embed(site.images.images(some[first : first + batch_size], encoder.size, 3))
     return (time.perf_counter() - start) * len(site.train) / len(some)
 
 

@@ -49,9 +49,15 @@ class SiteFile(Section):
 
     site: str = Field(description="the site's own name, in logs, groups and results")
     server: str = Field(description="where the coordinator is: HOST:PORT")
-    data: str = Field("", description="the site's folder with one sub-folder per class, CSV manifest or .npz file")
+    data: str = Field(
+        "", description="the site's folder with one sub-folder per class, CSV manifest, .npz file or table"
+    )
     cache: str = Field("", description="folder for embeddings and decoded images; empty: the user's cache folder")
     encoder_weights: str = Field("", description="the site's own copy of the encoder's weights, if the run needs one")
+    anchor_secret: str = Field(
+        "", description="methods dc-cfl and dc: file with the secret that all sites share and the server does not know"
+    )
+    anchor_sample: str = Field("", description="public rows or images for collaboration.anchors = interpolated")
     ca: str = Field("ca.crt", description="certificate of the federation's authority")
     key: str = Field("site.key", description="the site's private key; readable by its owner alone")
     port: int = Field(9094, ge=1, le=65535, description="local port of the SuperNode; one for each on a machine")

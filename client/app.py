@@ -10,25 +10,34 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 
+import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 from torch import nn
 
+from client.collaboration import Collaborator, MapIsGone
 from client.data import NoUsableData, SiteData, load_site
 from client.embeddings import embeddings
 from client.encoder import EncoderError, load_encoder
+from client.fingerprints.mean import mean_feature
 from client.fingerprints.path import head_path
 from client.fingerprints.signature import signature as class_prototypes
+from client.fingerprints.subspace import subspace as directions
 from client.identity import Identity, cache_folder, identify
-from client.objectives import OBJECTIVES
+from client.objectives import OBJECTIVES, MakeObjective
+from client.personal import Personalisation, set_aside
 from client.training import TrainingDiverged, default_device, evaluate, train
 from common import wire
-from common.classes import agreed_classes
 from common.config import EncoderSettings, SettingsError, SiteSettings
-from common.models import build, get_state, set_state
+from common.fingerprint import Fingerprint
+from common.metrics import EvaluationStatistics
+from common.models import InvalidState, State, get_state, set_state
+from common.networks import build_for, mlp_like
 from common.randomness import derive_seed
 
 app = ClientApp()
@@ -50,6 +59,8 @@ def _reply(message: Message, context: Context, answer: Answer) -> Message:
         task = wire.unpack_task(message.content)
         _limit_threads(task.settings, identity)
         site = load_site(identity, task.settings, task.round_number, task.rounds)
+        if task.settings.personalise != "none" and answer is not _personalise:
+            site, _ = set_aside(site, task.settings.seed)
         content = answer(message, task, identity, site)
     except Exception as error:
         # Not left to Flower, whose error reply would carry the text of any exception.
@@ -68,29 +79,36 @@ def _limit_threads(settings: SiteSettings, identity: Identity) -> None:
 @lru_cache(maxsize=1)
 def _model(settings: SiteSettings) -> nn.Module:
     """The network of a run, built once per process: every message overwrites all of its state."""
-    data = settings.data
-    return build(
-        settings.train.model,
-        classes=len(agreed_classes(data)),
-        channels=data.channels,
-        image_size=data.image_size,
-        seed=None,
-    )
+    return build_for(settings, seed=None)
 
 
 def _received_model(message: Message, settings: SiteSettings) -> nn.Module:
+    return _loaded(wire.unpack_model(message.content), settings)
+
+
+def _loaded(state: State, settings: SiteSettings) -> nn.Module:
     model = _model(settings)
     try:
-        set_state(model, wire.unpack_model(message.content))
+        set_state(model, state)
     except ValueError as error:
         raise wire.WireError(f"the server's model does not fit {settings.train.model}: {error}") from None
     return model
 
 
+def _objective(name: str) -> MakeObjective:
+    if name not in OBJECTIVES:
+        raise wire.WireError(f"this site knows no objective {wire.plain_text(name)!r}: update it")
+    return OBJECTIVES[name]
+
+
 def _reason(error: Exception, identity: Identity) -> str:
     if identity.is_simulated or isinstance(error, _PUBLIC):
         return f"{type(error).__name__}: {error}"
-    kinds = {NoUsableData: "no usable data", SettingsError: "its data or node config is not as agreed"}
+    kinds = {
+        MapIsGone: "its private map is gone",
+        NoUsableData: "no usable data",
+        SettingsError: "its data or node config is not as agreed",
+    }
     kind = next((text for kind, text in kinds.items() if isinstance(error, kind)), type(error).__name__)
     return f"{kind}; the site's own log says more"
 
@@ -125,25 +143,34 @@ def _hello(message: Message, task: wire.Task, identity: Identity, site: SiteData
     return wire.pack_introduction(wire.Introduction(_card(site, identity), None, 0.0))
 
 
-def _signature(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
-    start = time.perf_counter()
-    settings = task.settings
-    rows = embeddings(
-        load_encoder(_encoder_settings(settings.encoder, identity), settings.seed),
-        site.samples,
-        site.train,
-        cache_folder(identity, settings.cache),
-        settings.encoder.batch_size,
-    )
-    described = class_prototypes(rows, site.train_labels)
-    return wire.pack_introduction(wire.Introduction(_card(site, identity), described, time.perf_counter() - start))
+# How a site describes its training samples by their embeddings: (rows, labels, settings) -> fingerprint.
+_Describe = Callable[[NDArray[np.float32], NDArray[np.int64], EncoderSettings], Fingerprint]
+
+
+def _embedded(describe: _Describe) -> Answer:
+    """Answer with a fingerprint made of the embeddings of the training samples."""
+
+    def answer(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+        start = time.perf_counter()
+        settings = task.settings
+        rows = embeddings(
+            load_encoder(_encoder_settings(settings.encoder, identity), settings.seed),
+            site.images,
+            site.train,
+            cache_folder(identity, settings.cache),
+            settings.encoder.batch_size,
+        )
+        described = describe(rows, site.train_labels, settings.encoder)
+        return wire.pack_introduction(wire.Introduction(_card(site, identity), described, time.perf_counter() - start))
+
+    return answer
 
 
 def _path(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
     start = time.perf_counter()
     described = head_path(
         _received_model(message, task.settings),
-        site.train_images(),
+        site.train_inputs(),
         site.train_labels,
         task.settings.train,
         seed=task.settings.seed,
@@ -153,22 +180,96 @@ def _path(message: Message, task: wire.Task, identity: Identity, site: SiteData)
     return wire.pack_introduction(wire.Introduction(_card(site, identity), described, time.perf_counter() - start))
 
 
+def _collaborator(task: wire.Task, identity: Identity, site: SiteData) -> Collaborator:
+    settings = task.settings
+    encoder = None
+    if settings.data.input == "embedding":
+        encoder = load_encoder(_encoder_settings(settings.encoder, identity), settings.seed)
+    return Collaborator(identity, settings, site, encoder)
+
+
+def _collaboration(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    return wire.pack_introduction(collaborate(task, identity, site))
+
+
+def collaborate(task: wire.Task, identity: Identity, site: SiteData) -> wire.Introduction:
+    """What a site sends once (DC-CFL)."""
+    start = time.perf_counter()
+    offer = _collaborator(task, identity, site).offer()
+    return wire.Introduction(_card(site, identity), offer, time.perf_counter() - start)
+
+
+def _answered(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    statistics, _ = apply_answer(wire.unpack_answer(message.content), task, identity, site)
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+
+
+def apply_answer(
+    answer: wire.Answer, task: wire.Task, identity: Identity, site: SiteData
+) -> tuple[EvaluationStatistics, nn.Module]:
+    """Test the model of an answer on the site's own test split; return it too."""
+    try:
+        model = mlp_like(answer.model, features=answer.mapping.shape[1], classes=len(site.classes))
+    except InvalidState as error:
+        raise wire.WireError(f"the answer's model cannot be used: {error}") from None
+    statistics = evaluate(
+        model,
+        _collaborator(task, identity, site).integrated(answer, site.test),
+        site.test_labels,
+        classes=len(site.classes),
+        batch_size=_TEST_BATCH,
+        device=default_device(),
+    )
+    return statistics, model
+
+
+def plain_model(answer: wire.Answer, task: wire.Task, identity: Identity, site: SiteData) -> State:
+    """The model of an answer as a network on the site's own rows."""
+    return _collaborator(task, identity, site).plain_model(answer)
+
+
+def _fit(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    values = _losses(wire.unpack_models(message.content), task.settings, site)
+    return wire.pack_losses(wire.Losses(values, time.perf_counter() - start))
+
+
+def _losses(models: list[State], settings: SiteSettings, site: SiteData) -> NDArray[np.float64]:
+    """Mean loss of each model on the site's training samples; infinite where it is not a number."""
+    values = np.full(len(models), np.inf)
+    for place, state in enumerate(models):
+        with suppress(TrainingDiverged):
+            statistics = evaluate(
+                _loaded(state, settings),
+                site.train_inputs(),
+                site.train_labels,
+                classes=len(site.classes),
+                batch_size=_TEST_BATCH,
+                device=default_device(),
+            )
+            values[place] = statistics.loss_sum / len(site.train)
+    return values
+
+
 def _train(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
     start = time.perf_counter()
-    model = _received_model(message, task.settings)
+    offered = wire.unpack_models(message.content)
+    choice = int(_losses(offered, task.settings, site).argmin()) if len(offered) > 1 else 0
+    model = _loaded(offered[choice], task.settings)
     result = train(
         model,
-        site.train_images(),
+        site.train_inputs(),
         site.train_labels,
         task.settings.train,
         round_number=task.round_number,
         rounds=task.rounds,
         seed=derive_seed(task.settings.seed, "training", site.name, task.round_number),
         device=default_device(),
-        objective=OBJECTIVES["plain"](model),
+        objective=_objective(task.objective)(model, task.settings.train),
     )
     seconds = time.perf_counter() - start
-    return wire.pack_update(wire.Update(get_state(model), result.samples, result.last_loss, seconds))
+    return wire.pack_update(wire.Update(get_state(model), result.samples, result.last_loss, seconds, choice))
 
 
 def _evaluate(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
@@ -176,13 +277,30 @@ def _evaluate(message: Message, task: wire.Task, identity: Identity, site: SiteD
     model = _received_model(message, task.settings)
     statistics = evaluate(
         model,
-        site.test_images(),
+        site.test_inputs(),
         site.test_labels,
         classes=len(site.classes),
         batch_size=_TEST_BATCH,
         device=default_device(),
     )
     return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+
+
+def _personalise(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    settings = task.settings
+    group, *starts = wire.unpack_models(message.content)
+    personalisation = Personalisation(_loaded(group, settings), site, settings, task.rounds, default_device())
+    kept, state = personalisation.choose(group, starts[0] if starts else None)
+    statistics = evaluate(
+        _loaded(state, settings),
+        site.test_inputs(),
+        site.test_labels,
+        classes=len(site.classes),
+        batch_size=_TEST_BATCH,
+        device=default_device(),
+    )
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, kept))
 
 
 @app.query("hello")
@@ -194,13 +312,45 @@ def hello(message: Message, context: Context) -> Message:
 @app.query("signature")
 def signature(message: Message, context: Context) -> Message:
     """Compute one mean embedding per class with the frozen encoder."""
-    return _reply(message, context, _signature)
+    return _reply(message, context, _embedded(lambda rows, labels, _: class_prototypes(rows, labels)))
+
+
+@app.query("mean")
+def mean(message: Message, context: Context) -> Message:
+    """Compute one mean embedding over all samples."""
+    return _reply(message, context, _embedded(lambda rows, labels, _: mean_feature(rows)))
+
+
+@app.query("subspace")
+def subspace(message: Message, context: Context) -> Message:
+    """Compute the directions in which each class lies."""
+    return _reply(
+        message, context, _embedded(lambda rows, labels, settings: directions(rows, labels, settings.vectors))
+    )
+
+
+@app.query("losses")
+def losses(message: Message, context: Context) -> Message:
+    """Tell how well each of the models that were sent fits the site's training samples."""
+    return _reply(message, context, _fit)
 
 
 @app.query("path")
 def path(message: Message, context: Context) -> Message:
     """Warm up on the site's own data and record how the head moves."""
     return _reply(message, context, _path)
+
+
+@app.query("collaboration")
+def collaboration(message: Message, context: Context) -> Message:
+    """Send the site's rows, once, through a map that only the site knows."""
+    return _reply(message, context, _collaboration)
+
+
+@app.query("personalise")
+def personalise(message: Message, context: Context) -> Message:
+    """Make a model of the site's own from its group's, and test it."""
+    return _reply(message, context, _personalise)
 
 
 @app.train()
@@ -213,3 +363,9 @@ def local_training(message: Message, context: Context) -> Message:
 def local_evaluation(message: Message, context: Context) -> Message:
     """Test the group's model on the site's own test split."""
     return _reply(message, context, _evaluate)
+
+
+@app.evaluate("collaboration")
+def answer(message: Message, context: Context) -> Message:
+    """Test the answer to a collaboration on the site's own test split."""
+    return _reply(message, context, _answered)

@@ -23,6 +23,9 @@ from common.config import EncoderSettings, SettingsError
 from common.randomness import derive_seed
 
 _PACKAGED = "efficientnet_lite0"
+# No network at all: the image itself, 3 x 32 x 32 values between 0 and 1 unless encoder.image_size says otherwise.
+_PIXELS = "pixels"
+_PIXEL_SIDE = 32
 _PACKAGED_TENSORS = 296
 # Vectorised CPU kernels round the rows of a last, incomplete block differently. In batches of a multiple of this the
 # embedding of an image is the same bits whatever it is batched with, so results do not depend on what a cache held.
@@ -132,6 +135,10 @@ def load_encoder(settings: EncoderSettings, seed: int) -> Encoder:
 @lru_cache(maxsize=1)
 def _load(name: str, weights: str, _weights_version: tuple[int, int], size: int, precision: str, seed: int) -> Encoder:
     kind, _, architecture = name.rpartition(":")
+    if name == _PIXELS:
+        return Encoder(
+            name, nn.Flatten(), size=size or _PIXEL_SIDE, mean=(0.0,) * 3, std=(1.0,) * 3, precision="float32"
+        )
     if name == _PACKAGED:
         model = _packaged()
     elif kind == "random":

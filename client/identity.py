@@ -24,6 +24,10 @@ class Identity:
         Folder for embeddings and decoded images (node config `cache`); None: the user's cache folder.
     encoder_weights
         The site's own copy of the encoder's weights (node config `encoder-weights`).
+    anchor_secret
+        File with the secret that the sites share and the server does not know (node config `anchor-secret`).
+    anchor_sample
+        The site's own copy of the public rows or images that anchors are made of (node config `anchor-sample`).
     """
 
     name: str
@@ -31,6 +35,8 @@ class Identity:
     partition: tuple[int, int] | None
     cache: Path | None
     encoder_weights: Path | None = None
+    anchor_secret: Path | None = None
+    anchor_sample: Path | None = None
 
     @property
     def is_simulated(self) -> bool:
@@ -49,6 +55,8 @@ def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
         partition=partition,
         cache=_path(node_config.get("cache")),
         encoder_weights=_path(node_config.get("encoder-weights")),
+        anchor_secret=_path(node_config.get("anchor-secret")),
+        anchor_sample=_path(node_config.get("anchor-sample")),
     )
 
 

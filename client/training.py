@@ -56,7 +56,7 @@ def learning_rate(settings: TrainSettings, round_number: int, rounds: int) -> fl
 
 def train(
     model: nn.Module,
-    images: NDArray[np.uint8],
+    inputs: NDArray[np.uint8] | NDArray[np.float32],
     labels: NDArray[np.int64],
     settings: TrainSettings,
     *,
@@ -66,19 +66,19 @@ def train(
     device: torch.device,
     objective: Objective,
 ) -> TrainingResult:
-    """Train the model in place with SGD on images uint8[n, h, w, c] and labels int64[n].
+    """Train the model in place with SGD on images uint8[n, h, w, c] or rows float32[n, m], and labels int64[n].
 
     `seed` belongs to this site and round alone; it fixes the order of the samples, the only randomness there is.
     A loss that is not finite ends the training after its epoch with `TrainingDiverged`.
     """
-    if len(labels) == 0 or len(images) != len(labels):
-        raise ValueError(f"{len(images)} images and {len(labels)} labels cannot be trained on")
+    if len(labels) == 0 or len(inputs) != len(labels):
+        raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels cannot be trained on")
     rate = learning_rate(settings, round_number, rounds)
     _to_device(model, device)
     model.train()
     _prepare_batch_norm(model, settings.batch_norm)
     # As uint8 a site's images fit the device where floats would not, and a batch is converted in next to no time.
-    pixels, targets = _tensor(images).to(device), _tensor(labels).to(device)
+    values, targets = _tensor(inputs).to(device), _tensor(labels).to(device)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
     )
@@ -91,7 +91,7 @@ def train(
         for batch in batches(len(labels), settings.batch_size, np.random.default_rng((seed, epoch))):
             chosen = torch.from_numpy(batch).to(device)
             optimizer.zero_grad(set_to_none=True)
-            loss = objective(model, normalise(pixels[chosen]), targets[chosen])
+            loss = objective(model, normalise(values[chosen]), targets[chosen])
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             loss_sum += loss.detach() * len(batch)
@@ -108,23 +108,23 @@ def train(
 
 def evaluate(
     model: nn.Module,
-    images: NDArray[np.uint8],
+    inputs: NDArray[np.uint8] | NDArray[np.float32],
     labels: NDArray[np.int64],
     *,
     classes: int,
     batch_size: int,
     device: torch.device,
 ) -> EvaluationStatistics:
-    """Return the statistics of the model on images uint8[n, h, w, c] and labels int64[n]; n may be 0."""
+    """Return the statistics of the model on images or rows, as `train` takes them, and labels int64[n]; n may be 0."""
     _to_device(model, device)
     model.eval()
-    pixels = _tensor(images)
+    values = _tensor(inputs)
     logits = torch.empty((len(labels), classes), dtype=torch.float64)
     # Entered only now: parameters moved to a device in inference mode could not be trained any more.
     with torch.inference_mode():
         for start in range(0, len(labels), batch_size):
             part = slice(start, start + batch_size)
-            logits[part] = model(normalise(pixels[part].to(device)))
+            logits[part] = model(normalise(values[part].to(device)))
     if not logits.isfinite().all():
         raise TrainingDiverged("the model's scores on the test split are not finite: a lower train.lr may help")
     # Softmax in float64: in float32 confident scores would round to 1 and lose their ranks.
@@ -149,10 +149,15 @@ def _prepare_batch_norm(model: nn.Module, statistics: str) -> None:
                 module.momentum = _TORCH_MOMENTUM
 
 
-def normalise(pixels: Tensor) -> Tensor:
-    """Turn uint8[n, h, w, c] into float32[n, c, h, w] between -1 and 1, in channels-last memory."""
+def normalise(inputs: Tensor) -> Tensor:
+    """Turn uint8[n, h, w, c] into float32[n, c, h, w] between -1 and 1, in channels-last memory.
+
+    Rows of a table, float32[n, m], are scaled by their schema already and stay as they are.
+    """
+    if inputs.dtype != torch.uint8:
+        return inputs
     # A permuted view of n, h, w, c is what torch calls channels-last: the conversion needs no transposition.
-    return pixels.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+    return inputs.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
 
 
 def batches(count: int, batch_size: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:

@@ -25,6 +25,8 @@ def agreed_classes(data: DataSettings) -> tuple[str, ...]:
     """Return the class list all sites share: the configured one, or the known one of a public data set."""
     if data.classes:
         return data.classes
+    if data.table is not None:
+        return data.table.classes
     known = KNOWN.get(data.name if data.source == "torchvision" else data.source)
     if known is None:
         raise SettingsError(

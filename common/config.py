@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 
 from common.drift import DriftEvent, InvalidScenario, Scenario, check_scenario, read_scenario, write_scenario
+from common.table import InvalidTable, Table, check_table, read_table, write_table
 
 FlatValue = bool | int | float | str
 
@@ -43,10 +44,14 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Where the samples are and how they look to the model."""
 
-    source: Literal["demo", "folder", "manifest", "npz", "torchvision"] = Field(
+    source: Literal["demo", "folder", "manifest", "npz", "torchvision", "table"] = Field(
         "demo", description="kind of data; a site with a folder of its own overrides it by its node config"
     )
-    path: str = Field("", description="folder, CSV manifest or .npz file; for torchvision the download folder")
+    path: str = Field(
+        "",
+        description="folder, CSV manifest, .npz file, or table (.csv, .parquet); for torchvision the download folder",
+    )
+    table: Table | None = Field(None, description="agreed schema of a table: a TOML file (`coterie schema` drafts one)")
     name: Literal["", "Imagenette", "CIFAR10", "CIFAR100", "FashionMNIST", "SVHN"] = Field(
         "", description="torchvision data set (source = torchvision)"
     )
@@ -55,6 +60,10 @@ class DataSettings(Section):
     )
     image_size: int = Field(32, ge=8, le=1024, description="side in pixels of the square images the model trains on")
     channels: Literal[1, 3] = Field(3, description="1: grey, 3: RGB; images are converted")
+    input: Literal["own", "embedding"] = Field(
+        "own",
+        description="what is learnt from: pixels or columns; embedding: images as the encoder sees them (dc-cfl, dc)",
+    )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="share of a site's samples held out for testing")
     watch: bool = Field(False, description="a site reads its own data anew in every round, because they may change")
 
@@ -77,14 +86,15 @@ class EncoderSettings(Section):
 
     name: str = Field(
         "efficientnet_lite0",
-        pattern=r"^(efficientnet_lite0|timm:[\w.\-]+|random:[\w.\-]+)$",
-        description="efficientnet_lite0 (packaged weights), timm:<model>, or random:<model> (untrained, shared seed)",
+        pattern=r"^(efficientnet_lite0|pixels|timm:[\w.\-]+|random:[\w.\-]+)$",
+        description="efficientnet_lite0 (packaged), timm:<model>, random:<model> (untrained, shared seed), or pixels",
     )
     weights: str = Field("", description="local weights file for timm:<model> (.safetensors or .pth); empty: hub")
     image_size: int = Field(
         0, ge=0, le=1024, description="side in pixels the encoder sees; 0: the size it was made for"
     )
     batch_size: int = Field(32, ge=1, le=4096, description="images embedded at once")
+    vectors: int = Field(3, ge=1, description="methods pacfl: directions sent of a site's largest class (p)")
     precision: Literal["auto", "float32"] = Field("auto", description="auto: mixed precision on CUDA, float32 on CPU")
 
 
@@ -99,6 +109,9 @@ class ClusterSettings(Section):
     alpha: float = Field(1.0, ge=0, description="exponent of the overlap penalty")
     beta: float = Field(100.0, ge=1, description="upper bound of the overlap penalty")
     epsilon: float = Field(1e-3, gt=0, description="guard against division by zero")
+    angle: Literal["smallest", "sum"] = Field(
+        "smallest", description="methods pacfl: the smallest principal angle between two sites' subspaces, or their sum"
+    )
 
 
 class TrainSettings(Section):
@@ -118,9 +131,32 @@ class TrainSettings(Section):
         description="statistics a site sends: of this round's batches, or torch's moving average, which lags behind",
     )
     fraction: float = Field(1.0, gt=0, le=1, description="share of a group's sites that train in a round; at least one")
+    mu: float = Field(0.01, ge=0, description="method fedprox: how strongly a site is held near the received model")
     warm_up: int = Field(5, ge=1, description="method fedcm: local epochs whose path groups the sites")
     threads: int = Field(
         0, ge=0, description="CPU threads per site; 0: one in a simulation, all cores at a site of its own"
+    )
+
+
+class CollaborationSettings(Section):
+    """Methods dc-cfl and dc: what a site sends, once."""
+
+    anchors: Literal["gaussian", "uniform", "interpolated"] = Field(
+        "gaussian",
+        description="rows all sites share: by the schema's means, spreads and correlations; uniform in its ranges; "
+        "interpolated between public rows",
+    )
+    anchor_rows: int = Field(1000, ge=2, le=100_000, description="number of anchors (r in the paper)")
+    sample: str = Field(
+        "", description="file with public rows (anchors = interpolated) in a simulation; a site names its own copy"
+    )
+    dimensions: int = Field(0, ge=0, description="dimensions a site keeps of its rows; 0: one fewer than they have")
+    projection: int = Field(64, ge=2, description="data.input = embedding: numbers an embedding is first projected to")
+    aggregate: int = Field(
+        1, ge=1, description="rows of one class averaged into one before they are sent; 1: each row by itself"
+    )
+    noise: float = Field(
+        0.0, ge=0, description="Gaussian noise added to the rows that are sent, in parts of their own spread; 0: none"
     )
 
 
@@ -132,6 +168,14 @@ class RoundSettings(Section):
     in_flight: int = Field(0, ge=0, description="most messages under way at once; 0: no limit")
     min_replies: int = Field(1, ge=1, description="fewest updates that change a group's model")
     max_message_mb: int = Field(1024, ge=1, description="a reply larger than this is refused")
+
+
+class SplitSettings(Section):
+    """When a group whose sites pull in different directions is split (method cfl)."""
+
+    after: int = Field(20, ge=0, description="method cfl: no split in the first so many rounds")
+    mean_norm: float = Field(0.4, gt=0, description="method cfl: the group's mean update must be shorter (epsilon 1)")
+    max_norm: float = Field(1.6, gt=0, description="method cfl: some site's update must be longer (epsilon 2)")
 
 
 class MigrationSettings(Section):
@@ -164,6 +208,11 @@ class SiteSettings(Section):
     partition: PartitionSettings = PartitionSettings()
     encoder: EncoderSettings = EncoderSettings()
     train: TrainSettings = TrainSettings()
+    collaboration: CollaborationSettings = CollaborationSettings()
+    personalise: Literal["none", "finetune", "select"] = Field(
+        "none",
+        description="last step at a site: finetune the group's model; select: keep it, that, or one trained alone",
+    )
     drift: Scenario = Field((), description="drift scenario of a simulation: a TOML file (see configs/drift)")
 
 
@@ -179,6 +228,7 @@ class Config(SiteSettings):
     )
     checkpoint: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
     cluster: ClusterSettings = ClusterSettings()
+    split: SplitSettings = SplitSettings()
     migration: MigrationSettings = MigrationSettings()
     round: RoundSettings = RoundSettings()
 
@@ -213,6 +263,7 @@ class Config(SiteSettings):
                 raise ValueError(
                     f"drift event {number}: at = {event.at} is after the last round (rounds = {self.rounds})"
                 )
+        self._check_table()
         if self.data.source == "torchvision" and not self.data.name:
             raise ValueError(f"data.name must be one of {', '.join(_allowed_names())} when data.source = 'torchvision'")
         if self.encoder.weights and not self.encoder.name.startswith("timm:"):
@@ -221,6 +272,19 @@ class Config(SiteSettings):
                 f"not with {self.encoder.name!r}"
             )
         return self
+
+    def _check_table(self) -> None:
+        data = self.data
+        if (data.source == "table") != (data.table is not None):
+            raise ValueError(
+                "data.source = 'table' and data.table go together: `coterie schema FILE` drafts the schema"
+            )
+        if data.table is None:
+            return
+        if data.classes and data.classes != data.table.classes:
+            raise ValueError("data.classes is not the class list of the table's schema: leave it empty")
+        if data.input == "embedding":
+            raise ValueError("data.input = 'embedding' is for images: a table has no encoder")
 
 
 def _allowed_names() -> tuple[str, ...]:
@@ -247,15 +311,38 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _flatten_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat keys, with a table's schema left whole: it is one setting."""
+    data = values.get("data")
+    if not isinstance(data, Mapping) or not isinstance(data.get("table"), Mapping):
+        return flatten(values)
+    rest = {**values, "data": {key: value for key, value in data.items() if key != "table"}}
+    return flatten(rest) | {"data.table": data["table"]}
+
+
 def flat_values(config: Config) -> dict[str, FlatValue]:
     """Return the configuration as Flower run config: flat keys, scalar values."""
-    flat = flatten(config.model_dump()) | {"drift": write_scenario(config.drift)}
+    dump = config.model_dump()
+    dump["data"]["table"] = write_table(config.data.table)
+    flat = flatten(dump) | {"drift": write_scenario(config.drift)}
     return {key: ",".join(value) if isinstance(value, tuple | list) else value for key, value in flat.items()}
+
+
+def with_values(config: Config, values: Mapping[str, FlatValue]) -> Config:
+    """Return a configuration in which some settings, by flat key, have other values, known to be allowed."""
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        if section:
+            part = getattr(config, section).model_copy(update={name: value})
+            config = config.model_copy(update={section: part})
+        else:
+            config = config.model_copy(update={name: value})
+    return config
 
 
 def parse(values: Mapping[str, Any]) -> Config:
     """Validate settings given as nested tables, flat keys, or both."""
-    flat = flatten(values)
+    flat = _flatten_settings(values)
     known = dict(fields())
     for key, value in flat.items():
         if key not in known:
@@ -266,6 +353,12 @@ def parse(values: Mapping[str, Any]) -> Config:
             # Only here, where a run is set up: a site is told the events and never reads a file it is told of.
             flat["drift"] = read_scenario(scenario) if isinstance(scenario, str) else check_scenario(scenario)
         except InvalidScenario as error:
+            raise SettingsError(str(error)) from None
+    if "data.table" in flat:
+        table = flat["data.table"]
+        try:
+            flat["data.table"] = read_table(table) if isinstance(table, str) else table and check_table(table)
+        except InvalidTable as error:
             raise SettingsError(str(error)) from None
     nested: dict[str, Any] = {}
     for key, value in flat.items():
@@ -288,7 +381,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
         raise SettingsError(f"cannot read the configuration {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
-    return parse(flatten(table) | dict(overrides or {}))
+    return parse(_flatten_settings(table) | dict(overrides or {}))
 
 
 def parse_override(text: str) -> tuple[str, FlatValue]:
@@ -307,7 +400,7 @@ def parse_override(text: str) -> tuple[str, FlatValue]:
 def allowed(field: FieldInfo) -> str:
     """Say in words which values a setting takes."""
     annotation = field.annotation
-    if annotation == tuple[DriftEvent, ...]:
+    if annotation in (tuple[DriftEvent, ...], Table | None):
         return "a file, or its content as JSON"
     if choices := [choice for choice in get_args(annotation) if isinstance(choice, str | int)]:
         return "one of " + ", ".join(repr(choice) if choice == "" else str(choice) for choice in choices)

@@ -6,8 +6,13 @@ their fingerprints to be comparable, and the `agreement` between sites that make
 
 from __future__ import annotations
 
+from common.collaboration import Collaboration
 from common.head_path import HeadPath
+from common.mean_feature import MeanFeature
 from common.signature import Signature
+from common.subspace import Subspace
 
-Fingerprint = Signature | HeadPath
-KINDS: dict[str, type[Fingerprint]] = {Signature.kind: Signature, HeadPath.kind: HeadPath}
+Fingerprint = Signature | HeadPath | MeanFeature | Subspace | Collaboration
+KINDS: dict[str, type[Fingerprint]] = {
+    kind.kind: kind for kind in (Signature, HeadPath, MeanFeature, Subspace, Collaboration)
+}

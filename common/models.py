@@ -24,6 +24,9 @@ State = dict[str, NDArray[Any]]
 # four before the first block, which leaves nothing to look at in a 32-pixel image.
 SMALL_IMAGE = 64
 
+# How the names of batch norm's buffers end.
+_STATISTICS = (".running_mean", ".running_var", ".num_batches_tracked")
+
 
 class InvalidState(ValueError):
     """Arrays that are not a state of the model; the message says why."""
@@ -36,13 +39,14 @@ def build(
     channels: int = 3,
     image_size: int = 32,
     features: int | None = None,
+    hidden: tuple[int, int] = (64, 32),
     seed: int | None,
 ) -> nn.Module:
     """Return a network on the CPU that maps images float32[n, channels, size, size] to logits [n, classes].
 
     The weights are a function of `seed` and the architecture only, the same bits on every machine. With `seed` None
     they are left unset, which is quicker, for a site that loads a received state next. `features` is the length of a
-    table's rows and takes the place of the image; only the mlp can have it.
+    table's rows and takes the place of the image; only the mlp can have it, and `hidden`, the widths of its layers.
     """
     if name not in _ARCHITECTURES:
         raise ValueError(f"unknown model {name!r}: known are {', '.join(_ARCHITECTURES)}")
@@ -52,7 +56,11 @@ def build(
         raise ValueError(f"images of {image_size} pixels are too small: the smallest side is 8")
     # On the meta device no memory is touched and no global generator advances.
     with torch.device("meta"):
-        model = _mlp(features, classes) if features is not None else _ARCHITECTURES[name](channels, image_size, classes)
+        model = (
+            _mlp(features, classes, hidden)
+            if features is not None
+            else _ARCHITECTURES[name](channels, image_size, classes)
+        )
     model.to_empty(device="cpu")
     if seed is not None:
         _initialise(model, generator(seed, "initial weights"))
@@ -63,6 +71,14 @@ def flat_head(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Return a copy of the classification head's parameters, bias then weight, as one float64 vector."""
     # By name: a state that arrived over the wire may be in any order.
     return np.concatenate([state[name].ravel() for name in sorted(state) if name.startswith("head.")], dtype=np.float64)
+
+
+def flat_parameters(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    """Return a copy of all trained parameters, in the order of their names, as one float32 vector.
+
+    Batch norm's statistics and counters are left out: they are measured, not trained, and would outweigh the rest.
+    """
+    return np.concatenate([state[name].ravel() for name in sorted(state) if not name.endswith(_STATISTICS)])
 
 
 def get_state(model: nn.Module) -> State:
@@ -168,12 +184,17 @@ def _lenet5(channels: int, image_size: int, classes: int) -> Network:
     return Network(body, 84, classes)
 
 
-def _mlp(features: int, classes: int) -> Network:
-    """Two hidden layers (64, 32) on the flattened input."""
+def _mlp(features: int, classes: int, hidden: tuple[int, int] = (64, 32)) -> Network:
+    """Two hidden layers on the flattened input."""
+    first, second = hidden
     body = nn.Sequential(
-        nn.Flatten(), nn.Linear(features, 64), nn.ReLU(inplace=True), nn.Linear(64, 32), nn.ReLU(inplace=True)
+        nn.Flatten(),
+        nn.Linear(features, first),
+        nn.ReLU(inplace=True),
+        nn.Linear(first, second),
+        nn.ReLU(inplace=True),
     )
-    return Network(body, 32, classes)
+    return Network(body, second, classes)
 
 
 class _Residual(nn.Module):

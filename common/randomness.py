@@ -16,3 +16,8 @@ def derive_seed(seed: int, purpose: str, site: str = "", round_number: int = 0) 
 def generator(seed: int, purpose: str, site: str = "", round_number: int = 0) -> np.random.Generator:
     """Return a fresh NumPy generator for one purpose of one site in one round."""
     return np.random.default_rng(derive_seed(seed, purpose, site, round_number))
+
+
+def secret_generator(secret: int, purpose: str) -> np.random.Generator:
+    """Return a fresh NumPy generator from a secret, using all of its bits: 63 of them could be tried out."""
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(f"{secret}\x1f{purpose}".encode()).digest(), "big"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from common.collaboration import DIGEST_BYTES, Collaboration
 from common.config import SiteSettings
 from common.fingerprint import Fingerprint
-from common.head_path import HeadPath, InvalidHeadPath
+from common.head_path import HeadPath
+from common.mean_feature import MeanFeature
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
 from common.models import State
 from common.signature import InvalidSignature, Signature
+from common.subspace import Subspace
 
-VERSION = 1
+VERSION = 2
 
 _SITE_NAME = re.compile(r"[\w.\-]{1,64}")
 _DTYPES = {b"<f4": "float32", b"<f8": "float64", b"<i8": "int64", b"|u1": "uint8"}
@@ -41,17 +44,22 @@ _MAX_LOSS = 1e9
 _MEGABYTE = 1_000_000
 
 
+# What a site may keep in the end: its group's model, that model trained further, or one trained on its own data alone.
+KEPT = ("group", "finetuned", "local")
+
+
 class WireError(ValueError):
     """A message that does not say what it should; the text names the fault."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Server → site: what to do, and everything needed to do it."""
+    """Server → site: what to do, and everything needed to do it; `objective` is what training minimises."""
 
     settings: SiteSettings
     round_number: int
     rounds: int
+    objective: str = "plain"
 
 
 @dataclass(frozen=True)
@@ -77,20 +85,57 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Update:
-    """Site → server, after local training."""
+    """Site → server, after local training; `choice` is the place of the trained model among those that were offered."""
 
     state: State
     samples: int
     loss: float
     seconds: float
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Site → server: mean loss on the site's training samples under each of the models that were sent, float64[K]."""
+
+    values: NDArray[np.float64]
+    seconds: float
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Site → server: sufficient statistics of the site's own test split; no prediction leaves the site."""
+    """Site → server: sufficient statistics of the site's own test split; no prediction leaves the site.
+
+    `kept` is the model that was tested, one of `KEPT`.
+    """
 
     statistics: EvaluationStatistics
     seconds: float
+    kept: str = "group"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Server → site, once: how its representation becomes comparable, and the model of its group (DC-CFL).
+
+    Attributes
+    ----------
+    mapping : float64[m̃ + 1, k]
+        G_i; its last row is an offset.
+    ticket : uint8[32]
+        Of the private map that the site sent its rows through.
+    model
+        h, a network on k columns.
+    """
+
+    mapping: NDArray[np.float64]
+    ticket: NDArray[np.uint8]
+    model: State
+
+
+def is_site_name(name: str) -> bool:
+    """Whether a site may be called so: 1 to 64 letters, digits, '_', '-' or '.'."""
+    return _SITE_NAME.fullmatch(name) is not None
 
 
 def plain_text(value: object) -> str:
@@ -108,17 +153,25 @@ def size(content: RecordDict) -> int:
 # --- server → site ---------------------------------------------------------------------------------------------
 
 
-def pack_task(task: Task, model: ArrayRecord | None = None) -> RecordDict:
-    """Write a request; the model record may be shared by all members of a group."""
+def pack_task(task: Task, *models: ArrayRecord) -> RecordDict:
+    """Write a request; a model record may be shared by all members of a group. Of several the site chooses one."""
     config = ConfigRecord(
         {
             "version": VERSION,
             "settings": task.settings.model_dump_json(),
             "round": task.round_number,
             "rounds": task.rounds,
+            "objective": task.objective,
         }
     )
-    return RecordDict({"task": config} if model is None else {"task": config, "model": model})
+    content = RecordDict({"task": config})
+    for place, model in enumerate(models):
+        content[_model_key(place)] = model
+    return content
+
+
+def _model_key(place: int) -> str:
+    return f"model {place}" if place else "model"
 
 
 def unpack_task(content: RecordDict) -> Task:
@@ -129,12 +182,40 @@ def unpack_task(content: RecordDict) -> Task:
         settings = SiteSettings.model_validate_json(_text(config, "settings"), strict=False)
     except ValidationError as error:
         raise WireError(f"the server's settings are not valid here: {error}") from None
-    return Task(settings, _count(config, "round"), _count(config, "rounds"))
+    return Task(settings, _count(config, "round"), _count(config, "rounds"), _text(config, "objective"))
 
 
 def unpack_model(content: RecordDict) -> State:
     """Read the model of a message; arrays are read-only views of its bytes."""
     return unpack_arrays(_arrays(content, "model"))
+
+
+def pack_answer(task: Task, answer: Answer) -> RecordDict:
+    """Write the answer to a collaboration."""
+    content = pack_task(task, pack_arrays(answer.model))
+    content["answer"] = pack_arrays({"mapping": answer.mapping, "ticket": answer.ticket})
+    return content
+
+
+def unpack_answer(content: RecordDict) -> Answer:
+    """Read the answer at the site; whether it fits the site's private map is found out there."""
+    arrays = unpack_arrays(_arrays(content, "answer"))
+    if set(arrays) != {"mapping", "ticket"}:
+        raise WireError(f"an answer has a mapping and a ticket, not {', '.join(sorted(arrays)) or 'nothing'}")
+    mapping, ticket = arrays["mapping"], arrays["ticket"]
+    if mapping.dtype != np.float64 or mapping.ndim != 2 or mapping.size == 0 or not np.isfinite(mapping).all():
+        raise WireError("the mapping must be a finite matrix of float64")
+    if ticket.dtype != np.uint8 or ticket.shape != (DIGEST_BYTES,):
+        raise WireError(f"the ticket must have {DIGEST_BYTES} bytes")
+    return Answer(mapping, ticket, unpack_model(content))
+
+
+def unpack_models(content: RecordDict) -> list[State]:
+    """Read all models of a message, at least one, in the order in which they were offered."""
+    models = [unpack_model(content)]
+    while (key := _model_key(len(models))) in content:
+        models.append(unpack_arrays(_arrays(content, key)))
+    return models
 
 
 # --- site → server ---------------------------------------------------------------------------------------------
@@ -180,7 +261,7 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
     config = _scalars(content, "site", ConfigRecord)
     _check_version(config)
     name = _text(config, "name")
-    if not _SITE_NAME.fullmatch(name):
+    if not is_site_name(name):
         raise WireError(f"site name {name[:80]!r} must be 1 to 64 letters, digits, '_', '-' or '.'")
     counts = config.get("class_counts")
     if not isinstance(counts, list) or len(counts) != classes:
@@ -236,23 +317,40 @@ def _signature(arrays: State, card: SiteCard) -> Signature:
     return signature
 
 
-def _path_arrays(path: HeadPath) -> State:
-    return {"changes": path.changes}
+def _reader(kind: type[Fingerprint]) -> Callable[[State, SiteCard], Fingerprint]:
+    """Read a fingerprint whose own type checks all there is to check."""
+    names = [field.name for field in fields(kind)]
+
+    def read(arrays: State, card: SiteCard) -> Fingerprint:
+        if set(arrays) != set(names):
+            raise WireError(f"a {kind.kind} has {', '.join(names)}, not {', '.join(sorted(arrays)) or 'nothing'}")
+        try:
+            return kind(**arrays)
+        except ValueError as error:
+            raise WireError(f"{kind.kind}: {error}") from None
+
+    return read
 
 
-def _path(arrays: State, card: SiteCard) -> HeadPath:
-    if set(arrays) != {"changes"}:
-        raise WireError(f"a path has changes, not {', '.join(sorted(arrays)) or 'nothing'}")
-    try:
-        return HeadPath(**arrays)
-    except InvalidHeadPath as error:
-        raise WireError(f"path: {error}") from None
+def _collaboration(arrays: State, card: SiteCard) -> Collaboration:
+    collaboration = _reader(Collaboration)(arrays, card)
+    assert isinstance(collaboration, Collaboration)
+    counts = np.bincount(collaboration.labels)
+    if len(counts) > len(card.class_counts):
+        raise WireError(f"collaboration: label {len(counts) - 1} is not among the {len(card.class_counts)} classes")
+    # Rows may have been averaged, so there may be fewer of a class than the site has, but never more.
+    if (counts > np.array(card.class_counts[: len(counts)])).any():
+        raise WireError("collaboration: more rows of a class than the class counts say")
+    return collaboration
 
 
 # Kind of fingerprint, which is also the key of its record → how it is written as arrays, how it is read and checked.
 _FINGERPRINTS: dict[str, tuple[Callable[[Any], State], Callable[[State, SiteCard], Fingerprint]]] = {
     Signature.kind: (_signature_arrays, _signature),
-    HeadPath.kind: (_path_arrays, _path),
+    HeadPath.kind: (vars, _reader(HeadPath)),
+    MeanFeature.kind: (vars, _reader(MeanFeature)),
+    Subspace.kind: (vars, _reader(Subspace)),
+    Collaboration.kind: (vars, _collaboration),
 }
 
 
@@ -262,23 +360,58 @@ def pack_update(update: Update) -> RecordDict:
         {
             "model": pack_arrays(update.state),
             "training": MetricRecord(
-                {"version": VERSION, "samples": update.samples, "loss": update.loss, "seconds": update.seconds}
+                {
+                    "version": VERSION,
+                    "samples": update.samples,
+                    "loss": update.loss,
+                    "seconds": update.seconds,
+                    "choice": update.choice,
+                }
             ),
         }
     )
 
 
-def unpack_update(content: RecordDict, *, limit_mb: int) -> Update:
-    """Read the result of local training; whether the arrays fit the model is screened by `server.aggregation`."""
+def unpack_update(content: RecordDict, *, limit_mb: int, offered: int = 1) -> Update:
+    """Read the result of local training on one of the `offered` models.
+
+    Whether the arrays fit the model is screened by `server.aggregation`.
+    """
     _check_size(content, limit_mb)
     metrics = _scalars(content, "training", MetricRecord)
     _check_version(metrics)
+    choice = _count(metrics, "choice")
+    if choice >= offered:
+        raise WireError(f"it trained model {choice} of {offered} that were offered, counted from 0")
     return Update(
         state=unpack_model(content),
         samples=_count(metrics, "samples", at_least=1),
         loss=_number(metrics, "loss", at_most=_MAX_LOSS),
         seconds=_number(metrics, "seconds"),
+        choice=choice,
     )
+
+
+def pack_losses(losses: Losses) -> RecordDict:
+    """Write how well each of the models that were sent fits the site."""
+    return RecordDict(
+        {
+            "losses": pack_arrays({"values": losses.values}),
+            "fit": MetricRecord({"version": VERSION, "seconds": losses.seconds}),
+        }
+    )
+
+
+def unpack_losses(content: RecordDict, *, models: int, limit_mb: int) -> Losses:
+    """Read a site's losses under `models` models."""
+    _check_size(content, limit_mb)
+    metrics = _scalars(content, "fit", MetricRecord)
+    _check_version(metrics)
+    values = unpack_arrays(_arrays(content, "losses")).get("values")
+    if values is None or values.dtype != np.float64 or values.shape != (models,):
+        raise WireError(f"losses must be float64 of shape ({models},)")
+    # A loss that is not a number fits nobody; infinity says the same and can be compared.
+    return Losses(np.where(values >= 0, values, np.inf), _number(metrics, "seconds"))
 
 
 def pack_evaluation(evaluation: Evaluation) -> RecordDict:
@@ -288,7 +421,12 @@ def pack_evaluation(evaluation: Evaluation) -> RecordDict:
         {
             "statistics": pack_arrays({"confusion": statistics.confusion, "histograms": statistics.histograms}),
             "evaluation": MetricRecord(
-                {"version": VERSION, "loss_sum": statistics.loss_sum, "seconds": evaluation.seconds}
+                {
+                    "version": VERSION,
+                    "loss_sum": statistics.loss_sum,
+                    "seconds": evaluation.seconds,
+                    "kept": KEPT.index(evaluation.kept),
+                }
             ),
         }
     )
@@ -308,7 +446,10 @@ def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Ev
         check(statistics, classes)
     except InvalidStatistics as error:
         raise WireError(f"statistics: {error}") from None
-    return Evaluation(statistics, _number(metrics, "seconds"))
+    kept = _count(metrics, "kept")
+    if kept >= len(KEPT):
+        raise WireError(f"it kept model {kept}, which is none of {', '.join(KEPT)}")
+    return Evaluation(statistics, _number(metrics, "seconds"), KEPT[kept])
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------

@@ -11,15 +11,17 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common import wire
-from common.classes import agreed_classes
 from common.config import Config, parse
-from common.models import State, build, get_state
+from common.models import State, get_state
+from common.networks import build_for
+from common.randomness import derive_seed
 from server import run_directory
 from server.continuation import Continuation
 from server.events import Audience, Listener, RunEnded
 from server.grid import RunInterrupted, StreamingGrid
 from server.listeners import run_listeners
-from server.methods import get_method, migration_rule
+from server.methods import get_method, settle
+from server.one_round import OneRoundStrategy
 from server.strategy import ClusteredStrategy
 
 app = ServerApp()
@@ -33,8 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     logger = logging.getLogger("coterie")
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())
-    config = parse(context.run_config)
-    migration_rule(config)
+    config = settle(parse(context.run_config))
     directory = run_directory.open_run(config)
     conduct(grid, config, run_listeners(directory), directory=directory)
 
@@ -50,6 +51,7 @@ def conduct(
 
     `stop` asks it to end early with a valid run directory; checkpoints go into `directory`, if there is one.
     """
+    config = settle(config)
     method = get_method(config.method)
     audience = Audience(listeners)
     streaming = StreamingGrid(
@@ -57,7 +59,14 @@ def conduct(
     )
     continuation = Continuation(directory, config, audience)
     initial = initial_state(config)
-    strategy = ClusteredStrategy(config, method, initial, audience, continuation.keep)
+    # What is learnt in one round is not worth a checkpoint, and would keep the sites' rows on this disk.
+    strategy = (
+        OneRoundStrategy(config, method, initial, audience)
+        if method.one_round
+        else ClusteredStrategy(
+            config, method, initial, audience, continuation.keep, draw=lambda number: initial_state(config, number)
+        )
+    )
     # Outside of what follows: a run that cannot go on leaves its directory as it was.
     done = continuation.begin(strategy)
     try:
@@ -72,6 +81,8 @@ def conduct(
                 num_rounds=config.rounds - done,
                 timeout=config.round.deadline,
             )
+        if config.personalise != "none":
+            strategy.personalise(streaming)
     except RunInterrupted as interruption:
         audience.tell(RunEnded("interrupted", str(interruption)))
     except Exception as error:
@@ -81,13 +92,7 @@ def conduct(
         audience.tell(RunEnded("finished", ""))
 
 
-def initial_state(config: Config) -> State:
-    """The weights every group starts from, a function of the seed alone."""
-    model = build(
-        config.train.model,
-        classes=len(agreed_classes(config.data)),
-        channels=config.data.channels,
-        image_size=config.data.image_size,
-        seed=config.seed,
-    )
-    return get_state(model)
+def initial_state(config: Config, number: int = 0) -> State:
+    """The weights every group starts from, a function of the seed alone; further numbers give further draws."""
+    seed = derive_seed(config.seed, "another start", round_number=number) if number else config.seed
+    return get_state(build_for(config, seed))

@@ -184,11 +184,11 @@ class Enrolment:
         task = wire.Task(self._config.for_site(), round_number, self._config.rounds)
         # Serialised once: all questions share the record.
         needs_model = fingerprint is not None and self._method.fingerprint_needs_model
-        model = wire.pack_arrays(self._initial) if needs_model else None
+        models = [wire.pack_arrays(self._initial)] if needs_model else []
         kind = f"query.{fingerprint or 'hello'}"
         ttl = self._config.round.deadline
-        messages = (Message(wire.pack_task(task, model), node, kind, ttl=ttl) for node in nodes)
-        return messages, wire.size(wire.pack_task(task, model))
+        messages = (Message(wire.pack_task(task, *models), node, kind, ttl=ttl) for node in nodes)
+        return messages, wire.size(wire.pack_task(task, *models))
 
     def _read(self, content: RecordDict, fingerprint: str | None) -> wire.Introduction:
         return wire.unpack_introduction(

@@ -16,7 +16,7 @@ from common.models import State
 from common.wire import SiteCard
 from server.migration import Evidence
 
-Stage = Literal["enrol", "train", "confirm", "evaluate"]
+Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,34 @@ class GroupsFormed:
 
 
 @dataclass(frozen=True)
+class Solving:
+    """The server is training the groups' models; a share of that is done."""
+
+    share: float
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The groups' models were trained at the server (DC-CFL).
+
+    Attributes
+    ----------
+    threshold, hidden
+        What validation chose.
+    validation
+        Accuracy on the rows held out, by candidate: threshold and widths of the layers.
+    ranks, conditions
+        Of each site's anchors; a condition is infinite where they have not full rank.
+    """
+
+    threshold: float
+    hidden: tuple[int, int]
+    validation: dict[str, float]
+    ranks: dict[str, int]
+    conditions: dict[str, float]
+
+
+@dataclass(frozen=True)
 class SitePlaced:
     """A late site was put into a group by its fingerprint."""
 
@@ -150,6 +178,21 @@ class SiteCleared:
 
 
 @dataclass(frozen=True)
+class SitesRegrouped:
+    """Sites went from one group to another because the method's training rule says so, or they chose it themselves.
+
+    `founded`: the target is a new group.
+    """
+
+    round_number: int
+    sites: tuple[str, ...]
+    origin: int
+    target: int
+    founded: bool
+    reason: str
+
+
+@dataclass(frozen=True)
 class GroupRetired:
     """Nobody belongs to a group any more; its model is no longer trained."""
 
@@ -173,6 +216,22 @@ class RoundFinished:
 
 
 @dataclass(frozen=True)
+class SitesPersonalised:
+    """After the last round sites made models of their own; measured on their own test splits as a round is.
+
+    `kept` says what each site keeps: its group's model ("group"), that model trained further on its own data
+    ("finetuned"), or one trained on its own data alone ("local").
+    """
+
+    mode: str
+    kept: dict[str, str]
+    overall: Metrics
+    sites: dict[str, Metrics]
+    mean_site_accuracy: float
+    worst_tenth_accuracy: float
+
+
+@dataclass(frozen=True)
 class RunEnded:
     """The run is over: finished, interrupted by the operator, or failed."""
 
@@ -190,12 +249,16 @@ Event = (
     | SiteEnrolled
     | SiteRenewed
     | GroupsFormed
+    | Solving
+    | Solved
     | SitePlaced
     | GroupKept
     | SiteMoved
     | SiteCleared
+    | SitesRegrouped
     | GroupRetired
     | RoundFinished
+    | SitesPersonalised
     | RunEnded
 )
 

@@ -68,11 +68,27 @@ def _check_resumable(path: Path, config: Config) -> None:
         raise SettingsError(f"{path / RUN} cannot be read: {error}; choose another directory") from None
     if outcome == "finished":
         raise SettingsError(f"out = {path} holds a run that is finished: there is nothing to resume")
+    if shown := _changes(before, config):
+        raise SettingsError(f"out = {path} holds a run with other settings: {shown}; resume it with the same ones")
+
+
+def _changes(before: dict[str, Any], config: Config) -> str:
+    """Say which settings that matter are others than before; nothing if none is."""
     now = flatten(json.loads(config.model_dump_json()))
     changed = [key for key in now if now[key] != before.get(key) and key not in _MAY_CHANGE]
-    if changed:
-        shown = ", ".join(f"{key} = {now[key]!r} (was {before.get(key)!r})" for key in changed[:5])
-        raise SettingsError(f"out = {path} holds a run with other settings: {shown}; resume it with the same ones")
+    return ", ".join(f"{key} = {now[key]!r} (was {before.get(key)!r})" for key in changed[:5])
+
+
+def is_finished(path: Path, config: Config) -> bool:
+    """Whether a directory holds the finished run of these settings; one of others is a `SettingsError`."""
+    try:
+        kept = json.loads((path / RUN).read_text(encoding="utf-8"))
+        before, outcome = flatten(kept["config"]), kept["outcome"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    if outcome == "finished" and (shown := _changes(before, config)):
+        raise SettingsError(f"{path} holds a run with other settings: {shown}; remove it or choose another directory")
+    return bool(outcome == "finished")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,14 +39,18 @@ from server.events import (
     SiteMoved,
     SitePlaced,
     SiteRenewed,
+    SitesRegrouped,
     Stage,
     StageStarted,
 )
 from server.grid import StreamingGrid
 from server.methods import Method, migration_rule
+from server.methods.training import Contribution, Draw
 from server.migration import Verdict
+from server.personalisation import personalise
 from server.relocation import Relocation
 from server.roster import Member, Roster
+from server.survey import survey
 
 _log = logging.getLogger("coterie")
 
@@ -60,13 +64,14 @@ class NoSites(SettingsError):
 
 
 @dataclass
-class _StageBook:
-    """Who was asked in the current stage, and what was sent to each group."""
+class StageBook:
+    """Who was asked in the current stage, which groups' models each was sent, and how many bytes that was."""
 
     stage: Stage
     round_number: int
     waiting: dict[str, Member]
-    bytes_sent: dict[int, int]
+    offers: dict[str, tuple[int, ...]]
+    bytes_sent: dict[str, int]
 
 
 class ClusteredStrategy(Strategy):
@@ -84,6 +89,8 @@ class ClusteredStrategy(Strategy):
         Hears what happens.
     keep
         Is told of each finished round and how to get the state after it, for a checkpoint.
+    draw
+        Further starting weights, for a method whose groups start from different ones; 0 is `initial`.
     """
 
     def __init__(
@@ -93,8 +100,11 @@ class ClusteredStrategy(Strategy):
         initial: State,
         audience: Audience,
         keep: Callable[[int, Callable[[], checkpoint.State]], None] = lambda round_number, state: None,
+        draw: Draw | None = None,
     ) -> None:
         self._keep = keep
+        self._draw = draw or (lambda number: initial)
+        self._rule = method.training(config)
         self._config = config
         self._method = method
         self._initial = initial
@@ -117,7 +127,7 @@ class ClusteredStrategy(Strategy):
         # Rounds that an earlier process has done.
         self._done = 0
         self._grid: Grid | None = None
-        self._book: _StageBook | None = None
+        self._book: StageBook | None = None
         self._train_loss = math.nan
 
     # --- from one process to another ---------------------------------------------------------------------------
@@ -130,6 +140,7 @@ class ClusteredStrategy(Strategy):
             "founded": self._founded,
             "outgrown": sorted(self._outgrown),
             "relocation": None if self._relocation is None else self._relocation.state(),
+            "rule": self._rule.state(),
         }
 
     def restore(self, round_number: int, state: checkpoint.State) -> None:
@@ -142,6 +153,7 @@ class ClusteredStrategy(Strategy):
         self._founded, self._outgrown = state["founded"], set(state["outgrown"])
         if self._relocation is not None:
             self._relocation.restore(state["relocation"])
+        self._rule.restore(state["rule"])
         self._done = round_number
 
     def rejoin(self, grid: StreamingGrid) -> None:
@@ -167,8 +179,8 @@ class ClusteredStrategy(Strategy):
 
     # --- before training ---------------------------------------------------------------------------------------
 
-    def group_sites(self, grid: StreamingGrid) -> None:
-        """Wait for the sites, ask each for its fingerprint once, and form the groups."""
+    def _enrol(self, grid: StreamingGrid) -> list[Member]:
+        """Wait for the sites, and ask each for its fingerprint once."""
         nodes = grid.wait_for_nodes(self._config.sites, self._config.round.start_timeout)
         if not nodes:
             raise NoSites(
@@ -182,7 +194,11 @@ class ClusteredStrategy(Strategy):
             self._audience.tell(SiteEnrolled(introduction.card, late=False))
         if not len(self._roster):
             raise NoSites(f"no site can take part: {self._enrolment.why_nobody()}")
-        members = self._roster.members
+        return self._roster.members
+
+    def group_sites(self, grid: StreamingGrid) -> None:
+        """Get to know the sites, and form the groups."""
+        members = self._enrol(grid)
         distance = None
         if self._method.distance is not None:
             fingerprints = [member.fingerprint for member in members if member.fingerprint is not None]
@@ -190,8 +206,14 @@ class ClusteredStrategy(Strategy):
         grouping = self._method.partition.form(distance, len(members), self._config.cluster)
         for member, label in zip(members, grouping.labels, strict=True):
             member.group = int(label)
-        self._models = dict.fromkeys(self._roster.groups(), self._initial)
-        self._founded = len(self._models)
+        opening = self._rule.open(self._draw, lambda models: self._ask_losses(grid, models))
+        if opening is None:
+            self._models = dict.fromkeys(self._roster.groups(), self._initial)
+        else:
+            self._models = opening.models
+            for name, group in opening.groups.items():
+                self._roster[name].group = group
+        self._founded = max(self._models) + 1
         selection = grouping.selection
         self._audience.tell(
             GroupsFormed(
@@ -203,6 +225,24 @@ class ClusteredStrategy(Strategy):
                 cv=selection.cv if selection else None,
             )
         )
+
+    def _ask_losses(self, grid: StreamingGrid, models: Sequence[State]) -> dict[str, NDArray[np.float64]]:
+        """Ask every site for its loss under each model."""
+        limits = self._config.round
+        task = wire.Task(self._settings, 0, self._config.rounds)
+        packed = [wire.pack_arrays(model) for model in models]
+        answers = survey(
+            grid,
+            self._audience,
+            self._roster.members,
+            "losses",
+            lambda member: wire.pack_task(task, *packed),
+            lambda content: wire.unpack_losses(content, models=len(models), limit_mb=limits.max_message_mb),
+            stage="enrol",
+            round_number=0,
+            deadline=limits.deadline,
+        )
+        return {name: losses.values for name, losses in answers.items()}
 
     def _renew_cards(self, grid: StreamingGrid, round_number: int) -> None:
         """Ask sites that have far more data than they declared to introduce themselves again."""
@@ -260,21 +300,26 @@ class ClusteredStrategy(Strategy):
         averages: dict[int, GroupAverage] = {}
         finished: dict[int, State] = {}
         losses: dict[str, tuple[float, int]] = {}
+        chosen: dict[str, int] = {}
         for member, reply in self._replies(replies):
             update = self._accept_update(member, reply, averages)
             if update is not None:
                 losses[member.name] = (update.loss, update.samples)
+                chosen[member.name] = self._offers_of(member)[update.choice]
             # A group whose sites have all been heard gives its accumulator back at once.
-            if member.group in averages and not self._still_waiting(member.group):
-                finished[member.group] = self._close(averages.pop(member.group), member.group, round_number)
+            for group in self._offers_of(member):
+                if group in averages and not self._still_waiting(group):
+                    finished[group] = self._close(averages.pop(group), group, round_number)
             del reply, update
         for group in sorted(averages):
             finished[group] = self._close(averages.pop(group), group, round_number)
         self._report_silent()
         self._models |= finished
+        self._follow_choices(round_number, chosen)
         for group in sorted({member.group for member in self._roster.members} - finished.keys()):
             self._audience.tell(GroupKept(round_number, group, 0, self._config.round.min_replies))
         self._relocate(round_number)
+        self._regroup(round_number)
         samples = sum(count for _, count in losses.values())
         # Summed by fsum, which is exact, so that the order of arrival leaves no trace.
         self._train_loss = math.fsum(loss * count for loss, count in losses.values()) / samples if samples else math.nan
@@ -334,6 +379,13 @@ class ClusteredStrategy(Strategy):
         self._keep(self._done + server_round, self.state)
         return MetricRecord({"accuracy": overall.accuracy, "macro_f1": overall.macro_f1, "mean_site_accuracy": mean})
 
+    def personalise(self, grid: StreamingGrid) -> None:
+        """After the last round, let every site make a model of its own from its group's, and tell how that does."""
+        personalise(
+            grid, self._config, [member for member in self._roster.members if self._tested(0, [member])],
+            self._models, self._initial, self._audience,
+        )  # fmt: skip
+
     # --- between training and testing --------------------------------------------------------------------------
 
     def _relocate(self, round_number: int) -> None:
@@ -363,6 +415,33 @@ class ClusteredStrategy(Strategy):
         self._audience.tell(SiteMoved(round_number, verdict.site, verdict.origin, group, founded, verdict.evidence))
         return group
 
+    def _follow_choices(self, round_number: int, chosen: dict[str, int]) -> None:
+        """Put sites that trained another group's model than their own into that group."""
+        ways: dict[tuple[int, int], list[str]] = {}
+        for name, group in sorted(chosen.items()):
+            member = self._roster[name]
+            if member.group != group:
+                ways.setdefault((member.group, group), []).append(name)
+                member.group = group
+        for (origin, target), names in sorted(ways.items()):
+            reason = "its model fits them better"
+            self._audience.tell(SitesRegrouped(round_number, tuple(names), origin, target, False, reason))
+
+    def _regroup(self, round_number: int) -> None:
+        """Let the method's training rule move sites."""
+        groups = {group: [member.name for member in members] for group, members in self._roster.groups().items()}
+        for regrouping in self._rule.review(round_number, groups):
+            origin = self._roster[regrouping.sites[0]].group
+            group = regrouping.target
+            if group is None:
+                group, self._founded = self._founded, self._founded + 1
+                self._models[group] = self._models[origin]
+            for name in regrouping.sites:
+                self._roster[name].group = group
+            founded = regrouping.target is None
+            event = SitesRegrouped(round_number, regrouping.sites, origin, group, founded, regrouping.reason)
+            self._audience.tell(event)
+
     # --- asking and listening ----------------------------------------------------------------------------------
 
     def _ask(
@@ -377,22 +456,31 @@ class ClusteredStrategy(Strategy):
             present = [member for member in members if member.node_id in connected]
             absent += [member for member in members if member.node_id not in connected]
             chosen += choose(round_number, present) if present else []
-        self._book = _StageBook(stage, round_number, {member.name: member for member in chosen}, {})
+        offers = {member.name: self._offers(stage, member) for member in chosen}
+        self._book = StageBook(stage, round_number, {member.name: member for member in chosen}, offers, {})
         self._audience.tell(StageStarted(stage, round_number, len(chosen)))
         for member in absent:
             self._leave_out(member, "not connected")
         return self._messages(self._book, chosen)
 
-    def _messages(self, book: _StageBook, members: list[Member]) -> Iterator[Message]:
-        task = wire.Task(self._settings, book.round_number, self._config.rounds)
-        packed: tuple[int, ArrayRecord] | None = None
+    def _messages(self, book: StageBook, members: list[Member]) -> Iterator[Message]:
+        task = wire.Task(self._settings, book.round_number, self._config.rounds, self._method.objective)
+        packed: dict[int, ArrayRecord] = {}
         for member in members:
             # Members come group by group: each group's model is serialised once, and only while it is being sent.
-            if packed is None or packed[0] != member.group:
-                packed = (member.group, wire.pack_arrays(self._models[member.group]))
-            content = wire.pack_task(task, packed[1])
-            book.bytes_sent[member.group] = wire.size(content)
+            offers = book.offers[member.name]
+            packed = {group: packed.get(group) or wire.pack_arrays(self._models[group]) for group in offers}
+            content = wire.pack_task(task, *packed.values())
+            book.bytes_sent[member.name] = wire.size(content)
             yield Message(content, member.node_id, book.stage, ttl=self._config.round.deadline)
+
+    def _offers(self, stage: Stage, member: Member) -> tuple[int, ...]:
+        """Groups whose models a member is sent; it is tested with its own alone."""
+        return self._rule.offers(member.group, self._models.keys()) if stage == "train" else (member.group,)
+
+    def _offers_of(self, member: Member) -> tuple[int, ...]:
+        assert self._book is not None
+        return self._book.offers[member.name]
 
     def _participants(self, round_number: int, members: list[Member]) -> list[Member]:
         """Draw the share of a group that trains this round, at least one."""
@@ -419,15 +507,22 @@ class ClusteredStrategy(Strategy):
             yield member, reply
 
     def _accept_update(self, member: Member, reply: Message, averages: dict[int, GroupAverage]) -> wire.Update | None:
+        assert self._book is not None
         try:
-            update = wire.unpack_update(content_of(reply), limit_mb=self._config.round.max_message_mb)
+            offers = self._offers_of(member)
+            update = wire.unpack_update(
+                content_of(reply), limit_mb=self._config.round.max_message_mb, offered=len(offers)
+            )
             self._check_growth(member, update.samples, member.card.train_samples, "training")
-            if member.group not in averages:
-                averages[member.group] = GroupAverage(self._models[member.group], self._capacity(member.group))
-            averages[member.group].add(update.state, update.samples)
+            group = offers[update.choice]
+            before = self._models[group]
+            if group not in averages:
+                averages[group] = GroupAverage(before, self._capacity(group))
+            averages[group].add(update.state, update.samples)
             if self._relocation is not None:
-                before = self._models[member.group]
                 self._head_changes[member.name] = flat_head(update.state) - flat_head(before)
+            contribution = Contribution(member.name, group, update.samples, before, update.state)
+            self._rule.observe(self._book.round_number, contribution)
         except (wire.WireError, RejectedUpdate) as error:
             self._leave_out(member, str(error))
             return None
@@ -441,11 +536,13 @@ class ClusteredStrategy(Strategy):
 
     def _capacity(self, group: int) -> int:
         """An upper bound of the samples behind a group's average, known before the first reply."""
-        return self._growth * sum(member.card.train_samples for member in self._roster.groups()[group])
+        return self._growth * sum(
+            member.card.train_samples for member in self._roster.members if group in self._offers("train", member)
+        )
 
     def _still_waiting(self, group: int) -> bool:
         assert self._book is not None
-        return any(member.group == group for member in self._book.waiting.values())
+        return any(group in self._book.offers[name] for name in self._book.waiting)
 
     def _close(self, average: GroupAverage, group: int, round_number: int) -> State:
         """Turn an accumulator into the group's new model, or keep the old one when too few sites contributed."""
@@ -456,7 +553,7 @@ class ClusteredStrategy(Strategy):
 
     def _accepted(self, member: Member, reply: Message, seconds: float) -> None:
         assert self._book is not None
-        sent = self._book.bytes_sent.get(member.group, 0)
+        sent = self._book.bytes_sent.get(member.name, 0)
         received = wire.size(reply.content)
         self._audience.tell(
             ReplyAccepted(self._book.stage, self._book.round_number, member.name, sent, received, seconds)

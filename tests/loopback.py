@@ -35,6 +35,7 @@ class LoopbackGrid(Grid):
         set_task_identity()
         self.connected = {100 + index: index for index in range(sites)}
         self.pushed: list[Message] = []
+        self.replies: list[Message] = []
         self._count = sites
         self._order = random.Random(order_seed) if order_seed is not None else None
         self._fault = fault
@@ -83,13 +84,17 @@ class LoopbackGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
+    def node_config(self, index: int) -> dict[str, bool | int | float | str]:
+        """What a site's operator set up; a site with data of its own has more."""
+        return {"partition-id": index, "num-partitions": self._count}
+
     def _answer(self, message: Message) -> Message | None:
         node = message.metadata.dst_node_id
         index = self.connected[node]
         context = Context(
             run_id=1,
             node_id=node,
-            node_config={"partition-id": index, "num-partitions": self._count},
+            node_config=self.node_config(index),
             state=RecordDict(),
             run_config={},
         )
@@ -98,4 +103,5 @@ class LoopbackGrid(Grid):
         except Exception as error:
             reply = Message(Error(code=2, reason=str(error)), reply_to=message)
         reply.metadata.__dict__["_message_id"] = str(uuid4())
+        self.replies.append(reply)
         return reply if self._fault is None else self._fault(index, message, reply)

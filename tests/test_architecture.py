@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from cli.methods import as_markdown
 from common.config import Config, allowed, fields, flat_values, flatten, load
+from server.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"common": set(), "client": {"common"}, "server": {"common"}, "cli": {"common", "client", "server"}}
@@ -59,3 +61,14 @@ def test_the_page_of_settings_is_complete_and_true() -> None:
     values = flat_values(Config())
     for key, field in fields():
         assert f"| `{key}` | `{json.dumps(values[key])}` | {allowed(field)} | {field.description} |" in page
+
+
+def test_the_page_of_methods_is_current() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert as_markdown() in page
+
+
+def test_the_page_of_methods_names_only_settings_that_exist() -> None:
+    known = dict(fields())
+    for method in METHODS.values():
+        assert set(method.settings) | set(method.settings_used) <= known.keys(), method.name

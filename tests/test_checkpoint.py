@@ -198,8 +198,10 @@ def quick(small_config: MakeConfig, tmp_path: Path) -> MakeConfig:
             "drift": '[{"kind": "swap", "at": 6, "sites": ["000", "001"]}]',
         },
         {"method": "fedcm", "migration__rule": "fedcm"},
+        {"method": "cfl", "split__after": 0, "split__mean_norm": 10.0, "split__max_norm": 0.01, "rounds": 5},
+        {"method": "ifca", "cluster__k": 2},
     ],
-    ids=["fmcl", "local", "fmcl with migration", "fedcm with the published rule"],
+    ids=["fmcl", "local", "fmcl with migration", "fedcm with the published rule", "cfl", "ifca"],
 )  # fmt: skip
 def test_a_run_that_died_goes_on_as_if_it_had_not(quick: MakeConfig, tmp_path: Path, method: dict) -> None:
     whole = quick(**method, out=str(tmp_path / "whole"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from client.objectives import OBJECTIVES
 from common.config import ClusterSettings, SettingsError
 from common.head_path import HeadPath
 from server.methods import METHODS, get_method
@@ -68,7 +69,9 @@ def test_registry_names_match_and_unknown_ones_are_explained() -> None:
 
 
 def test_only_clustered_methods_have_groups_to_move_between() -> None:
-    assert {name for name, method in METHODS.items() if not method.clustered} == {"fedavg", "local"}
+    assert {name for name, method in METHODS.items() if not method.clustered} == {
+        "fedavg", "fedprox", "local", "cfl", "ifca", "dc",
+    }  # fmt: skip
     assert {name for name, method in METHODS.items() if method.migration != "off"} == {"fedcm"}
 
 
@@ -77,3 +80,7 @@ def test_the_distance_of_paths_is_one_minus_their_cosine() -> None:
     distance = METHODS["fedcm"].distance
     assert distance is not None
     np.testing.assert_allclose(distance(paths, ClusterSettings())[0], [0, 0, 2, 1], atol=1e-12)
+
+
+def test_sites_know_every_objective_that_methods_ask_for() -> None:
+    assert {method.objective for method in METHODS.values()} == set(OBJECTIVES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cli.authority import present
 from cli.main import main
 from cli.provision import Layout, provision
 from common.signature import Signature
+from tests.tables import wine_settings
 
 CONFIG = """
 [data]
@@ -61,7 +63,7 @@ def check(site: Path, *config: Path) -> int:
 def test_it_tells_everything(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(site, tmp_path / "run.toml") == 0
     text = capsys.readouterr().out
-    assert "site a: 24 images to train on and 6 to test on" in text
+    assert "site a: 24 samples to train on and 6 to test on" in text
     rows = [line.split() for line in text.splitlines()]
     assert ["benign", "16", "4"] in rows
     assert ["malignant", "8", "2"] in rows
@@ -72,7 +74,7 @@ def test_it_tells_everything(site: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "device: c" in text
     assert "encoder: random:resnet10t at 32 px, 512 numbers per image" in text
     assert "2 classes × 512, 4.1 kB; training images by class: benign 16, malignant 8" in text
-    assert "lenet5 at 8 px, an epoch over 24 images takes about" in text
+    assert "lenet5 at 8 px, an epoch over 24 samples takes about" in text
     assert "fl.example.org:9092 not called" in text
     assert "PROBLEM" not in text
 
@@ -130,3 +132,21 @@ def test_the_size_of_a_signature_is_that_of_its_arrays() -> None:
     signature = Signature(np.arange(3), np.zeros((3, 7), np.float32), np.full(3, 1 / 3))
     arrays = (signature.classes, signature.prototypes, signature.shares)
     assert site_check.signature_bytes(3, 7) == sum(array.nbytes for array in arrays)
+
+
+def test_a_site_with_a_table_is_told_what_is_missing_in_it(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = wine_settings(tmp_path)
+    path = tmp_path / "wine.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], "," + lines[1].partition(",")[2], *lines[2:]]) + "\n")
+    site.write_text(site.read_text().replace(str(tmp_path / "scans"), str(path)))
+    config = tmp_path / "table.toml"
+    config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+    assert check(site, config) == 0
+    said = capsys.readouterr().out
+    assert "142 samples to train on and 36 to test on" in said
+    assert "column alcohol: 1 of 178 values are missing" in said
+    assert "mlp on 13 numbers per row" in said
+    assert "encoder" not in said

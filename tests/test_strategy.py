@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from client.objectives import OBJECTIVES
 from common import wire
 from common.config import Config
 from common.models import State
@@ -142,6 +143,29 @@ def test_the_extremes_are_one_group_and_all_alone(small_config: MakeConfig, meth
     record, grid = run(small_config(method=method, rounds=1))
     assert len(set(record.of(GroupsFormed)[0].labels)) == groups
     assert {message.metadata.message_type for message in grid.pushed} == {"query.hello", "train", "evaluate"}
+
+
+def test_fedprox_holds_the_sites_near_the_common_model(small_config: MakeConfig) -> None:
+    """Of one round from the same start: the stronger the pull, the shorter the way; without one it is FedAvg."""
+
+    def way(**settings: object) -> float:
+        config = small_config(rounds=1, train__epochs=3, **settings)
+        record, grid = run(config)
+        assert {message.metadata.message_type for message in grid.pushed} == {"query.hello", "train", "evaluate"}
+        start, model = initial_state(config), record.of(RoundFinished)[0].models[0]
+        return float(np.sqrt(sum(np.square(model[name] - start[name]).sum() for name in model)))
+
+    free, loose, tight = (way(method="fedprox", train__mu=mu) for mu in (0, 0.1, 5))
+    assert free == way(method="fedavg")
+    assert free > loose > 2 * tight
+
+
+def test_a_site_that_does_not_know_the_objective_says_so(
+    small_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(OBJECTIVES, "prox")
+    record, _ = run(small_config(method="fedprox", rounds=1))
+    assert "knows no objective 'prox': update it" in record.reasons["train", "000"]
 
 
 def test_fixed_k_one_equals_fedavg_and_k_n_equals_local(small_config: MakeConfig, tmp_path: Path) -> None:

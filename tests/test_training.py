@@ -141,7 +141,7 @@ def test_divergence_is_named() -> None:
 
 
 def test_no_samples_cannot_be_trained_on() -> None:
-    with pytest.raises(ValueError, match="0 images and 0 labels"):
+    with pytest.raises(ValueError, match="0 inputs and 0 labels"):
         run(0)
 
 
@@ -193,8 +193,39 @@ def test_the_registry_makes_objectives_from_the_received_model() -> None:
     model = nn.Linear(4, 3)
     inputs, labels = torch.ones(2, 4), torch.tensor([0, 2])
     for make in OBJECTIVES.values():
-        assert make(model)(model, inputs, labels).shape == ()
+        assert make(model, TrainSettings())(model, inputs, labels).shape == ()
     assert torch.equal(plain(model, inputs, labels), functional.cross_entropy(model(inputs), labels))
+
+
+def test_prox_is_sgd_with_a_pull_towards_the_received_model() -> None:
+    images, labels = samples(20)
+    settings = TrainSettings(lr=0.05, mu=0.7, batch_size=8, epochs=2)
+    expected = build("lenet5", classes=2, image_size=8, seed=0)
+    start = [parameter.detach().clone() for parameter in expected.parameters()]
+    for epoch in range(2):
+        for batch in batches(20, 8, np.random.default_rng((3, epoch))):
+            inputs = (torch.from_numpy(images[batch]).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
+            expected.zero_grad()
+            functional.cross_entropy(expected(inputs), torch.from_numpy(labels[batch])).backward()
+            with torch.no_grad():
+                for parameter, received in zip(expected.parameters(), start, strict=True):
+                    parameter.sub_(0.05 * (parameter.grad + 0.7 * (parameter - received)))
+    model = build("lenet5", classes=2, image_size=8, seed=0)
+    prox = OBJECTIVES["prox"](model, settings)
+    train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU, objective=prox)
+    for name, array in get_state(expected).items():
+        np.testing.assert_allclose(get_state(model)[name], array, atol=1e-5)
+
+
+def test_prox_without_a_pull_is_plain_bit_for_bit() -> None:
+    images, labels = samples(20)
+    states = []
+    for name in ("plain", "prox"):
+        model, settings = build("lenet5", classes=2, image_size=8, seed=0), TrainSettings(lr=0.05, mu=0)
+        objective = OBJECTIVES[name](model, settings)
+        train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU, objective=objective)
+        states.append(get_state(model))
+    assert same(*states)
 
 
 def test_default_device_is_the_gpu_if_there_is_one() -> None:

@@ -198,7 +198,7 @@ def test_a_fingerprint_nobody_asked_for_is_not_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("samples", 0), ("samples", -1), ("samples", 2.5), ("loss", float("inf")), ("version", 2)]
+    ("key", "value"), [("samples", 0), ("samples", -1), ("samples", 2.5), ("loss", float("inf")), ("version", 99)]
 )
 def test_bad_updates_are_named(key: str, value: float) -> None:
     content = update()

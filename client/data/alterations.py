@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from client.data.samples import Samples
+from client.data.samples import ImageSamples
 
 # Part of every digest: raise it whenever the same alteration would give other pixels.
 _FORMAT = 1
@@ -56,10 +56,10 @@ def _changed(pixels: NDArray[np.uint8], alteration: Alteration) -> NDArray[np.ui
 
 
 @dataclass(frozen=True, eq=False)
-class AlteredSamples(Samples):
+class AlteredSamples(ImageSamples):
     """A source seen through alterations; its digest is its own."""
 
-    source: Samples
+    source: ImageSamples
     alterations: tuple[Alteration, ...]
 
     def name(self, position: int) -> str:
@@ -73,7 +73,7 @@ class AlteredSamples(Samples):
         pixels = self.source.image(position, size, channels)
         return altered(pixels[np.newaxis], np.array([position], np.int64), self.alterations).reshape(pixels.shape)
 
-    def alike(self, index: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Samples]]:
+    def alike(self, index: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], ImageSamples]]:
         """Divide the samples in `index` by what is done to them.
 
         Yields positions in `index`, and the source with all samples altered so: the same for every site and round.
@@ -86,7 +86,7 @@ class AlteredSamples(Samples):
             yield np.flatnonzero((pattern == done.T).all(axis=1)), altered_samples(self.source, chosen)
 
 
-def altered_samples(source: Samples, alterations: tuple[Alteration, ...]) -> Samples:
+def altered_samples(source: ImageSamples, alterations: tuple[Alteration, ...]) -> ImageSamples:
     """Return the source seen through alterations; without any it is the source itself."""
     if not alterations:
         return source

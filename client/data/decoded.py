@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.data.lock import exclusive
-from client.data.samples import Samples, Undecodable
+from client.data.samples import ImageSamples, Undecodable
 from common.config import SettingsError
 
 # Part of the key: raise it whenever the same file would be decoded to other pixels.
@@ -47,7 +47,7 @@ class Decoded:
     failures: Mapping[int, Failure]
 
 
-def decode(samples: Samples, size: int, channels: int, cache: Path) -> Decoded:
+def decode(samples: ImageSamples, size: int, channels: int, cache: Path) -> Decoded:
     """Return all samples at size by size pixels, from `cache` if an earlier call left them there.
 
     Of a place that may change only the latest state is kept: images that an earlier state had already are copied and
@@ -106,7 +106,7 @@ def _known(folder: Path, family: str, shape: tuple[int, ...]) -> dict[str, NDArr
     return known
 
 
-def _supersede(path: Path, samples: Samples, folder: Path, family: str) -> None:
+def _supersede(path: Path, samples: ImageSamples, folder: Path, family: str) -> None:
     """Note whose pixels these are, and remove every other state of the source and what a killed process left behind."""
     stamps = [samples.stamp(position) for position in range(len(samples))]
     path.with_suffix(".stamps").write_text("\n".join(stamps), encoding="ascii")
@@ -115,7 +115,7 @@ def _supersede(path: Path, samples: Samples, folder: Path, family: str) -> None:
             file.unlink(missing_ok=True)
 
 
-def _recovered(samples: Samples, kept: Decoded, size: int, channels: int) -> bool:
+def _recovered(samples: ImageSamples, kept: Decoded, size: int, channels: int) -> bool:
     """Say whether a sample that a failing disk had hidden can be read now."""
     hidden = [position for position, failure in kept.failures.items() if failure.temporary]
     return any(not isinstance(outcome, Undecodable) for outcome in samples.attempts(hidden, size, channels))
@@ -133,7 +133,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> Decoded | None:
     return Decoded(pixels, failures) if fits and all(0 <= at < shape[0] for at in failures) else None
 
 
-def _write(path: Path, samples: Samples, shape: tuple[int, ...], known: Mapping[str, NDArray[np.uint8]]) -> None:
+def _write(path: Path, samples: ImageSamples, shape: tuple[int, ...], known: Mapping[str, NDArray[np.uint8]]) -> None:
     """Decode what is not `known` by its stamp into `path` and its .json, each complete or not there at all."""
     count, size, _, channels = shape
     black = bytes(size * size * channels)

@@ -17,7 +17,7 @@ from common.config import SettingsError
 _EXTENSIONS = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp", ".pgm", ".ppm", ".pnm", ".pbm", ".jp2"}
 )
-_SPLITS = {
+SPLITS = {
     "train": TRAIN,
     "training": TRAIN,
     "val": TEST,
@@ -93,15 +93,15 @@ def read_manifest(path: Path, classes: Mapping[str, int]) -> FileSamples:
         where = f"{path}, line {number}"
         label = class_index(row["label"], classes, where)
         wish = row.get("split", "").lower()
-        if wish and wish not in _SPLITS:
-            raise SettingsError(f"{where}: split {wish!r} is not one of {', '.join(_SPLITS)}")
+        if wish and wish not in SPLITS:
+            raise SettingsError(f"{where}: split {wish!r} is not one of {', '.join(SPLITS)}")
         file = path.parent / name
         if file in seen:
             # Listed twice, an image could be trained on and tested on.
             faults.append(Fault(name, f"is listed again in line {number}"))
             continue
         seen.add(file)
-        entries.append(_Entry(name, file, label, _SPLITS.get(wish, UNSPECIFIED), row.get("group"), number))
+        entries.append(_Entry(name, file, label, SPLITS.get(wish, UNSPECIFIED), row.get("group"), number))
     return _checked(path.parent, entries, faults)
 
 
@@ -134,8 +134,8 @@ def _class_parents(root: Path, classes: Mapping[str, int]) -> list[tuple[Path, i
     folders = [child for child in _visible(root) if child.is_dir()]
     names = {folder.name for folder in folders}
     # A class may be called "train" as well, but then it has other neighbours or is in the agreed list.
-    if "train" in names and names <= _SPLITS.keys() and not names & classes.keys():
-        return [(folder, _SPLITS[folder.name]) for folder in folders]
+    if "train" in names and names <= SPLITS.keys() and not names & classes.keys():
+        return [(folder, SPLITS[folder.name]) for folder in folders]
     return [(root, UNSPECIFIED)]
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from client.data.arrays import array_samples
 from client.data.files import class_index, read_folder
 from client.data.lock import exclusive
-from client.data.samples import TEST, TRAIN, Samples
+from client.data.samples import TEST, TRAIN, ImageSamples
 from common.classes import KNOWN
 from common.config import SettingsError
 
 
-def read_public(name: str, folder: Path, classes: Mapping[str, int]) -> Samples:
+def read_public(name: str, folder: Path, classes: Mapping[str, int]) -> ImageSamples:
     """Open a torchvision data set in `folder`, downloading it if it is not there. Its own test part is a hint."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def _open(name: str, folder: Path) -> tuple[Any, Any]:
     return tuple(maker(folder, train=train, download=True) for train in (True, False))
 
 
-def _joined(train: Any, test: Any, class_of_target: np.ndarray[Any, np.dtype[np.int64]]) -> Samples:
+def _joined(train: Any, test: Any, class_of_target: np.ndarray[Any, np.dtype[np.int64]]) -> ImageSamples:
     pixels = np.concatenate([np.asarray(part.data) for part in (train, test)])
     if pixels.ndim == 4 and pixels.shape[1] == 3:
         # SVHN is the one that comes with its channels first.

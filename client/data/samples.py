@@ -1,4 +1,4 @@
-"""What every source of data looks like to the rest of the site: labelled images that are decoded on demand."""
+"""What every source of data looks like to the rest of the site: labelled rows, or images that are decoded on demand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Undecodable(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Samples(ABC):
-    """Labelled images of one source.
+    """Labelled samples of one source.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Samples(ABC):
     splits : int8[n]
         The source's own wish: -1 unspecified, 0 training, 1 test.
     digest
-        Identity of the images and their order, for caches.
+        Identity of the samples and their order, for caches.
     faults
         What was left out already when the source was listed.
     place
@@ -74,6 +74,39 @@ class Samples(ABC):
     def name(self, position: int) -> str:
         """Return what the operator knows the sample by."""
 
+    def unit(self, position: int) -> str:
+        """Return what the sample is split with: its group or itself, the same whatever else the source holds."""
+        return self.name(position) if self.groups is None else f"group {self.groups[position]}"
+
+
+@dataclass(frozen=True, eq=False)
+class TableSamples(Samples):
+    """Rows of a table, scaled by the agreed schema.
+
+    Attributes
+    ----------
+    rows : float32[n, m]
+    lines : int64[n]
+        Where the file had each row.
+    """
+
+    rows: NDArray[np.float32]
+    lines: NDArray[np.int64]
+
+    def name(self, position: int) -> str:
+        return f"line {self.lines[position]}"
+
+    def unit(self, position: int) -> str:
+        # Not by the line: a row put in front would move all others.
+        if self.groups is not None:
+            return super().unit(position)
+        return hashlib.sha256(self.rows[position].tobytes()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSamples(Samples):
+    """Labelled images of one source."""
+
     @abstractmethod
     def original(self, position: int) -> Image.Image:
         """Return the sample at its own resolution, in mode L or RGB."""
@@ -81,10 +114,6 @@ class Samples(ABC):
     def stamp(self, position: int) -> str:
         """Return what stays the same as long as the sample's pixels do, or nothing if that is not known."""
         return ""
-
-    def unit(self, position: int) -> str:
-        """Return what the sample is split with: its group or itself, the same whatever else the source holds."""
-        return self.name(position) if self.groups is None else f"group {self.groups[position]}"
 
     def image(self, position: int, size: int, channels: int) -> NDArray[np.uint8]:
         """Decode one sample to uint8[size, size, channels], or raise `Undecodable`."""
@@ -123,7 +152,7 @@ class Samples(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class FileSamples(Samples):
+class FileSamples(ImageSamples):
     """Image files.
 
     Attributes
@@ -156,7 +185,7 @@ class FileSamples(Samples):
 
 
 @dataclass(frozen=True, eq=False)
-class ArraySamples(Samples):
+class ArraySamples(ImageSamples):
     """Images in memory.
 
     Attributes

@@ -16,7 +16,7 @@ from client.data.alterations import Alteration, altered, altered_samples
 from client.data.decoded import Decoded, decode
 from client.data.drift import DriftPlan, plan_drift
 from client.data.partition import partition
-from client.data.samples import Fault, Samples
+from client.data.samples import Fault, ImageSamples, Samples, TableSamples
 from client.data.sources import open_source
 from client.data.split import split, split_for_good
 from client.identity import Identity, cache_folder
@@ -68,6 +68,25 @@ class SiteData:
     faults: tuple[Fault, ...]
     _pixels: NDArray[np.uint8] = field(repr=False)
     _alterations: tuple[Alteration, ...] = field(default=(), repr=False)
+
+    def train_inputs(self) -> NDArray[np.uint8] | NDArray[np.float32]:
+        """Return what a model trains on: the images, or the scaled rows float32[n, m] of a table."""
+        return self._rows(self.train) if isinstance(self.samples, TableSamples) else self.train_images()
+
+    def test_inputs(self) -> NDArray[np.uint8] | NDArray[np.float32]:
+        """Return what a model is tested on."""
+        return self._rows(self.test) if isinstance(self.samples, TableSamples) else self.test_images()
+
+    @property
+    def images(self) -> ImageSamples:
+        """The samples of a site that has images."""
+        if not isinstance(self.samples, ImageSamples):
+            raise SettingsError(f"site {self.name} holds a table, and an encoder needs images")
+        return self.samples
+
+    def _rows(self, positions: Index) -> NDArray[np.float32]:
+        assert isinstance(self.samples, TableSamples)
+        return self.samples.rows[positions]
 
     def train_images(self) -> NDArray[np.uint8]:
         """Return uint8[n, size, size, channels] at the training resolution."""
@@ -153,7 +172,9 @@ def _read_own(name: str, path: Path, data: DataSettings, seed: int, cache: Path)
     faults = _faults(samples, decoded)
     share = _usable(decoded, len(samples))
     if len(share) == 0:
-        raise NoUsableData(name, [f"{fault.name} {fault.reason}" for fault in faults] or [f"no images found in {path}"])
+        raise NoUsableData(
+            name, [f"{fault.name} {fault.reason}" for fault in faults] or [f"no samples found in {path}"]
+        )
     parted = _split_for_good if data.watch else _split
     train, test = parted(samples, share, data.test_fraction, seed, name)
     loaded = SiteData(name, agreed_classes(data), samples, train, test, faults, decoded.pixels)
@@ -194,7 +215,7 @@ def _load_share(
     return SiteData(
         name=name,
         classes=agreed_classes(deal.data),
-        samples=altered_samples(samples, alterations),
+        samples=_altered(samples, alterations),
         train=train,
         test=test,
         # One common data set, one report of what is wrong with it.
@@ -247,7 +268,17 @@ def _plan(deal: _Deal, scenario: tuple[DriftEvent, ...], rounds: int) -> DriftPl
 
 def _open(data: DataSettings, path: Path | None, cache: Path) -> tuple[Samples, Decoded]:
     samples = open_source(data, path, agreed_classes(data), cache)
+    if not isinstance(samples, ImageSamples):
+        return samples, Decoded(np.empty((len(samples), 0, 0, 0), np.uint8), {})
     return samples, decode(samples, data.image_size, data.channels, cache)
+
+
+def _altered(samples: Samples, alterations: tuple[Alteration, ...]) -> Samples:
+    if isinstance(samples, ImageSamples):
+        return altered_samples(samples, alterations)
+    if alterations:
+        raise SettingsError(f"the drift scenario's {alterations[0].kind!r} is for images, and this run is on a table")
+    return samples
 
 
 def _faults(samples: Samples, decoded: Decoded) -> tuple[Fault, ...]:

@@ -9,19 +9,21 @@ from client.data.arrays import npz_classes, read_digits, read_npz
 from client.data.files import folder_classes, manifest_classes, read_folder, read_manifest
 from client.data.public import read_public
 from client.data.samples import Samples
+from client.data.tables import read_table_samples
 from common.classes import KNOWN, agreed_classes
 from common.config import DataSettings, SettingsError
 
 
 def open_source(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path) -> Samples:
-    """List a source's samples. Nothing is decoded yet.
+    """List a source's samples. No image is decoded yet.
 
     Parameters
     ----------
     data
         Names the source, unless the site has a path of its own.
     path
-        The site's own folder, .csv manifest or .npz file; what it is says its kind. None: the source `data` names.
+        The site's own folder, .csv manifest, .npz file or table; what it is says its kind, where the run is not on
+        tables. None: the source `data` names.
     classes
         The agreed class list; a label is an index into it.
     cache
@@ -39,6 +41,8 @@ def _read(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache
     if path is None and data.source == "torchvision":
         return read_public(data.name, Path(data.path) if data.path else cache / "torchvision", known)
     kind, place = _locate(data, path)
+    if data.table is not None:
+        return read_table_samples(place, data.table, known)
     if kind == "folder":
         return read_folder(place, known)
     return read_manifest(place, known) if kind == "manifest" else read_npz(place, known)
@@ -46,7 +50,7 @@ def _read(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache
 
 def discover_classes(data: DataSettings) -> tuple[str, ...]:
     """Return the configured or well-known class list, or else the one the data themselves show."""
-    if data.classes or data.source in ("demo", "torchvision"):
+    if data.classes or data.source in ("demo", "torchvision", "table"):
         return agreed_classes(data)
     kind, place = _locate(data, None)
     if kind == "folder":
@@ -64,6 +68,12 @@ def _locate(data: DataSettings, path: Path | None) -> tuple[str, Path]:
         raise SettingsError(f"data.path is empty: data.source = {data.source!r} needs to know where the data are")
     if not place.exists():
         raise SettingsError(f"{place} does not exist: correct {setting}")
+    if data.source == "table":
+        if place.is_dir() or place.suffix.lower() not in (".csv", ".parquet"):
+            raise SettingsError(
+                f"{place} is not a table (.csv or .parquet), which this run is about: correct {setting}"
+            )
+        return "table", place
     kind = "folder" if place.is_dir() else {".csv": "manifest", ".npz": "npz"}.get(place.suffix.lower())
     if kind is None:
         raise SettingsError(f"{place} is neither a folder nor a .csv or .npz file: correct {setting}")

@@ -17,7 +17,7 @@ from common.randomness import derive_seed
 
 def head_path(
     model: nn.Module,
-    images: NDArray[np.uint8],
+    inputs: NDArray[np.uint8] | NDArray[np.float32],
     labels: NDArray[np.int64],
     settings: TrainSettings,
     *,
@@ -31,8 +31,8 @@ def head_path(
     ----------
     model
         The network as all sites received it.
-    images : uint8[n, h, w, c]
-        The site's training images.
+    inputs : uint8[n, h, w, c] or float32[n, m]
+        The site's training images or rows.
     labels : int64[n]
         Index of each image's class in the agreed class list.
     seed, site
@@ -45,7 +45,7 @@ def head_path(
         try:
             train(
                 model,
-                images,
+                inputs,
                 labels,
                 epoch_settings,
                 # The warm-up precedes round 1 and has its learning rate, however many rounds follow.

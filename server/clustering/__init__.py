@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from server.clustering.angles import principal_angles, subspace_distance
+from server.clustering.cosine import bipartition, cosine_distance, cosine_similarity
 from server.clustering.distances import overlap_distance
 from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.linkage import Linkage, MergeTree, agglomerate, merge_tree
@@ -14,10 +16,15 @@ __all__ = [
     "MergeTree",
     "agglomerate",
     "agglomerate_auto",
+    "bipartition",
+    "cosine_distance",
+    "cosine_similarity",
     "mean_silhouette",
     "merge_tree",
     "modularity_partition",
     "overlap_distance",
     "path_similarity",
+    "principal_angles",
     "select_k",
+    "subspace_distance",
 ]

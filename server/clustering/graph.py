@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.head_path import HeadPath
+from server.clustering.cosine import cosine_similarity
 
 # Cosines of perpendicular paths come out this small, with either sign; an edge made of rounding would bind sites that
 # have nothing in common.
@@ -20,18 +21,9 @@ def path_similarity(paths: Sequence[HeadPath]) -> NDArray[np.float64]:
 
     A path without length has no direction: it is similar to itself alone. All paths have one shape. O(N^2 T p).
     """
-    if not paths:
-        raise ValueError("path_similarity needs at least one path")
     if len({path.changes.shape for path in paths}) > 1:
         raise ValueError("paths of different shapes have no cosine")
-    # In float64 from the start: squares of float32 can overflow.
-    directions = np.stack([path.changes.ravel() for path in paths]).astype(np.float64)
-    norms = np.linalg.norm(directions, axis=1, keepdims=True)
-    directions /= np.where(norms > 0, norms, 1.0)
-    similarity: NDArray[np.float64] = directions @ directions.T
-    np.clip(similarity, -1.0, 1.0, out=similarity)
-    np.fill_diagonal(similarity, 1.0)
-    return similarity
+    return cosine_similarity([path.changes.ravel() for path in paths])
 
 
 def modularity_partition(similarity: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter
@@ -32,6 +33,10 @@ from server.events import (
     SiteLeftOut,
     SiteMoved,
     SitePlaced,
+    SitesPersonalised,
+    SitesRegrouped,
+    Solved,
+    Solving,
     StageStarted,
 )
 
@@ -40,6 +45,8 @@ _STAGES = {
     "train": "training",
     "confirm": "examining suspects",
     "evaluate": "testing",
+    "personalise": "making models of their own",
+    "solve": "training at the server",
 }
 _SHOWN_INCIDENTS = 5
 _SIGN_OF_LIFE = 10.0  # seconds
@@ -94,6 +101,8 @@ class PlainProgress:
                 self._stage, self._asked, self._replied = _STAGES[stage], sites, 0
             case ReplyAccepted():
                 self._replied += 1
+            case Solving(share):
+                self._replied = round(share * self._asked)
         line = self._line(event)
         if line is None and time.monotonic() - self._last_line > _SIGN_OF_LIFE:
             line = f"  {self._stage}: {self._replied} of {self._asked} sites, {self._clock.elapsed} since the start"
@@ -121,12 +130,16 @@ class PlainProgress:
             case GroupsFormed():
                 self._clock.begin_rounds()
                 return _grouping(event)
+            case Solved():
+                return _choice(event)
             case SitePlaced(_, site, group, confidence):
                 return f"late site {site} joins group {group} (confidence {confidence:.2f})"
             case GroupKept(round_number, group, replies, needed):
                 return f"round {round_number}: group {group} keeps its model ({replies} of {needed} updates needed)"
             case RoundFinished():
                 self._clock.done += 1
+                if not event.sites:
+                    return f"round {event.round_number}/{self._clock.rounds}: no site has been tested"
                 groups = " ".join(f"{group}:{metrics.accuracy:.3f}" for group, metrics in event.groups.items())
                 shown = f" groups {groups}" if 1 < len(event.groups) <= _SHOWN_GROUPS else ""
                 return (
@@ -172,6 +185,10 @@ class LiveProgress:
                 self._stage, self._round, self._asked, self._replied = _STAGES[stage], round_number, sites, 0
             case ReplyAccepted():
                 self._replied += 1
+            case Solving(share):
+                self._replied = round(share * self._asked)
+            case Solved():
+                self._incidents.append(_choice(event))
             case GroupsFormed():
                 self._sizes = Counter(event.labels)
                 self._grouping = _grouping(event)
@@ -231,6 +248,16 @@ def _notice(event: Event) -> str | None:
             return f"round {event.round_number}, {event.stage}: {event.site} left out: {event.reason}"
         case SiteMoved() | SiteCleared():
             return _ruling(event)
+        case SitesRegrouped():
+            who = f"site {event.sites[0]} goes" if len(event.sites) == 1 else f"{len(event.sites)} sites go"
+            where = f"{'a new group' if event.founded else 'group'} {event.target}"
+            return f"round {event.round_number}: {who} from group {event.origin} to {where} ({event.reason})"
+        case SitesPersonalised():
+            kept = ", ".join(f"{count} {what}" for what, count in sorted(Counter(event.kept.values()).items()))
+            return (
+                f"personalised ({event.mode}): accuracy {event.overall.accuracy:.3f} mean of sites "
+                f"{event.mean_site_accuracy:.3f} worst tenth {event.worst_tenth_accuracy:.3f}; sites keep: {kept}"
+            )
         case GroupRetired():
             return f"round {event.round_number}: nobody is left in group {event.group}"
         case CheckpointFailed():
@@ -248,6 +275,16 @@ def _ruling(event: SiteMoved | SiteCleared) -> str:
     else:
         verdict = f"moves from group {event.origin} to {'a new group' if event.founded else 'group'} {event.target}"
     return f"round {event.round_number}: site {event.site} {verdict} ({', '.join(reasons) or 'no reference'})"
+
+
+def _choice(event: Solved) -> str:
+    """What validation chose, and how well the sites' anchors could be inverted."""
+    known = [condition for condition in event.conditions.values() if math.isfinite(condition)]
+    text = f"threshold {event.threshold:g} and layers of {event.hidden[0]} and {event.hidden[1]} chosen by validation"
+    text += f" ({max(event.validation.values()):.3f})" if event.validation else ""
+    text += f"; condition of the anchors up to {max(known):.3g}" if known else ""
+    poor = len(event.conditions) - len(known)
+    return text + (f"; {poor} sites of lower rank than they have dimensions" if poor else "")
 
 
 def _grouping(event: GroupsFormed) -> str:

@@ -21,6 +21,7 @@ from server.events import (
     SiteLeftOut,
     SiteMoved,
     SitePlaced,
+    SitesPersonalised,
     StageStarted,
 )
 from server.listeners.journal import read_events
@@ -39,6 +40,7 @@ class Summary:
         self._best_accuracy = -1.0
         self._spread: tuple[float | None, float | None] = (None, None)
         self._left_out = 0
+        self._personalised: dict[str, Any] | None = None
         self._moves: list[dict[str, Any]] = []
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._started = self._stage_started = time.perf_counter()
@@ -69,6 +71,17 @@ class Summary:
                 self._score(event.round_number, {key: finite(value) for key, value in asdict(event.overall).items()})
                 self._spread = (finite(event.mean_site_accuracy), finite(event.worst_tenth_accuracy))
                 self._labels = dict(event.labels)
+            case SitesPersonalised():
+                self._personalised = {
+                    "mode": event.mode,
+                    **{key: finite(value) for key, value in asdict(event.overall).items()},
+                    "mean_site_accuracy": finite(event.mean_site_accuracy),
+                    "worst_tenth_accuracy": finite(event.worst_tenth_accuracy),
+                    "sites": {
+                        name: {"kept": event.kept[name], "accuracy": finite(metrics.accuracy)}
+                        for name, metrics in event.sites.items()
+                    },
+                }
             case RunEnded(outcome):
                 self._enter("end")
                 self._write(outcome)
@@ -114,6 +127,8 @@ class Summary:
             "moves": self._moves,
             "left_out": self._left_out,
             "seconds": seconds,
+            # Never part of the figures above: only runs that ask for it have it.
+            **({"personalised": self._personalised} if self._personalised else {}),
         }
         run_directory.write_json(self._path, value)
 

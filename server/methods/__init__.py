@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import difflib
 
-from common.config import Config, SettingsError
-from server.methods import fedavg, fedcm, fmcl, local
+from common.config import Config, SettingsError, with_values
+from server.methods import cfl, dc, dc_cfl, fecfl, fedavg, fedcm, fedprox, fmcl, ifca, local, pacfl
 from server.methods.method import Grouping, Method, Placement
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (fmcl.METHOD, fedcm.METHOD, fedavg.METHOD, local.METHOD)
-}
+    method.name: method
+    for method in (
+        fmcl.METHOD, fmcl.FIXED_K, fmcl.WITHOUT_OVERLAP, fedcm.METHOD,
+        fecfl.METHOD, fecfl.WITH_FOUNDATION_MODEL, pacfl.METHOD, pacfl.WITH_FOUNDATION_MODEL,
+        cfl.METHOD, ifca.METHOD, dc_cfl.METHOD, dc.METHOD, fedavg.METHOD, fedprox.METHOD, local.METHOD,
+    )
+}  # fmt: skip
+
+_OF_IMAGES = {"signature", "mean", "subspace"}
+
+
+def settle(config: Config) -> Config:
+    """Return the configuration with the values that its method fixes, or say why the two do not go together."""
+    method = get_method(config.method)
+    config = with_values(config, method.settings)
+    if method.needs_k and not config.cluster.k:
+        raise SettingsError(f"method = {method.name!r} needs cluster.k, the number of groups")
+    rule = migration_rule(config)
+    if config.data.table is not None and config.train.model != "mlp":
+        raise SettingsError(f"train.model = {config.train.model!r} reads images: a table needs 'mlp'")
+    if not method.one_round:
+        _check_inputs(config, method)
+        return config
+    _check_one_round(config, method, rule)
+    return config.model_copy(update={"rounds": min(config.rounds, 1)})
 
 
 def get_method(name: str) -> Method:
@@ -36,4 +59,30 @@ def migration_rule(config: Config) -> str:
     return rule
 
 
-__all__ = ["METHODS", "Grouping", "Method", "Placement", "get_method", "migration_rule"]
+def _check_inputs(config: Config, method: Method) -> None:
+    if config.data.input == "embedding":
+        raise SettingsError(f"data.input = 'embedding' goes with the methods dc-cfl and dc, not with {method.name!r}")
+    if config.data.table is not None and method.fingerprint in _OF_IMAGES:
+        raise SettingsError(
+            f"method = {method.name!r} describes sites by images: on a table choose dc-cfl, dc, fedcm, cfl, ifca, "
+            "fedavg, fedprox or local"
+        )
+
+
+def _check_one_round(config: Config, method: Method, rule: str) -> None:
+    if config.data.table is None and config.data.input != "embedding":
+        raise SettingsError(
+            f"method = {method.name!r} learns from tables; for images set data.input = 'embedding', which takes the "
+            "encoder's numbers in the place of pixels"
+        )
+    if config.cluster.k:
+        raise SettingsError(f"cluster.k does not go with method = {method.name!r}: set cluster.threshold, or neither")
+    if config.cluster.threshold > 1:
+        raise SettingsError(f"cluster.threshold = {config.cluster.threshold:g}: total variation is never above 1")
+    if rule != "off" or config.drift or config.personalise != "none":
+        raise SettingsError(
+            f"method = {method.name!r} has a single round: no drift scenario, no migration rule, no personalise"
+        )
+
+
+__all__ = ["METHODS", "Grouping", "Method", "Placement", "get_method", "migration_rule", "settle"]

@@ -29,4 +29,5 @@ METHOD = Method(
     partition=Modularity(),
     fingerprint_needs_model=True,
     migration="guarded",
+    settings_used=("train.warm_up",),
 )

@@ -28,4 +28,22 @@ METHOD = Method(
     fingerprint="signature",
     distance=_distance,
     partition=Agglomerative(),
+    settings_used=(
+        "encoder.name", "cluster.k", "cluster.threshold", "cluster.linkage",
+        "cluster.overlap", "cluster.alpha", "cluster.beta", "cluster.epsilon",
+    ),
+)  # fmt: skip
+
+WITHOUT_OVERLAP = METHOD.variant(
+    name="fmcl-no-overlap",
+    title="FMCL (no overlap)",
+    summary="as fmcl, without the penalty for little overlap of the class shares: an ablation",
+    settings={"cluster.overlap": False},
+)
+
+FIXED_K = METHOD.variant(
+    name="fmcl-fixed-k",
+    title="FMCL (fixed K)",
+    summary="as fmcl, with the number of groups given; needs cluster.k",
+    needs_k=True,
 )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import ClusterSettings
+from common.config import ClusterSettings, Config, FlatValue
 from server.clustering import KSelection
+from server.methods.training import TrainingRule
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,19 @@ class Method:
     migration
         The rule by which sites change groups under `migration.rule = "auto"`.
     clustered
-        Whether there are groups to move between.
+        Whether there are groups between which migration may move sites.
+    one_round
+        Whether the server learns everything from what each site sends before training.
+    objective
+        What sites minimise in local training, one of `client.objectives`.
+    training
+        Makes the rule for what happens during training, for one run.
+    settings
+        Values that the recipe fixes, by flat key: they are what makes it this method and not another.
+    settings_used
+        Settings that this method listens to beyond those of every run, for the reader.
+    needs_k
+        Whether the number of groups must be given.
     """
 
     name: str
@@ -75,6 +88,16 @@ class Method:
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"
     clustered: bool = True
+    one_round: bool = False
+    objective: str = "plain"
+    training: Callable[[Config], TrainingRule] = lambda config: TrainingRule()
+    settings: Mapping[str, FlatValue] = field(default_factory=dict)
+    settings_used: tuple[str, ...] = ()
+    needs_k: bool = False
+
+    def variant(self, **changes: Any) -> Method:
+        """The same recipe but for `changes`."""
+        return replace(self, **changes)
 
     @property
     def can_confirm(self) -> bool:

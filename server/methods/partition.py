@@ -62,6 +62,15 @@ class Agglomerative(_NearestGroup):
         return Grouping(*agglomerate_auto(distance, k_max=settings.k_max, linkage=settings.linkage))
 
 
+class CompleteLinkage(_NearestGroup):
+    """Groups in which no two sites are farther apart than a threshold."""
+
+    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+        """Group by `distance`, merging up to `settings.threshold`."""
+        assert distance is not None
+        return Grouping(agglomerate(distance, threshold=settings.threshold, linkage="complete"))
+
+
 class Modularity(_NearestGroup):
     """Communities of the graph whose weights are the similarities 1 − distance; the graph decides how many."""
 

@@ -1,0 +1,118 @@
+"""`coterie bench`: methods × data sets × settings × seeds, and the tables and curves that come out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from cli.arguments import Subparsers
+from cli.suites.running import Progress, SuiteRunner, alone, check_cells
+from cli.suites.suite import Cell, cells, read_suite
+from common.config import parse_override
+
+_SIGN_OF_LIFE = 60.0  # seconds
+
+
+def register(jobs: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = jobs.add_parser(
+        "bench",
+        help="compare methods over seeds and data sets",
+        description="Runs every method of a suite on the same partitions and initial weights, each run in its own "
+        "directory under --out, and writes results.csv, table.md, table.tex, table.html and curves. A suite that "
+        "was interrupted goes on where it ended; a run that failed is named and tried again next time.",
+    )
+    parser.add_argument("suite", type=Path, metavar="SUITE.toml", help="see configs/suites")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the suite's runs and results")
+    parser.add_argument("--jobs", type=int, default=0, help="runs at the same time; default: one per core")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of all runs, e.g. data.path=…"
+    )
+    parser.add_argument("--tables", action="store_true", help="run nothing: write the tables of what is there")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry the suite out; return 1 if a run failed, 130 if it was interrupted."""
+    suite = read_suite(options.suite)
+    out = options.out.absolute()
+    overrides = dict(parse_override(text) for text in options.set)
+    planned = list(cells(suite, options.suite.parent, overrides, out))
+    # Imported late: torch and the plots take seconds, which `--help` and a mistake in the suite need not wait for.
+    from cli.suites.preparation import prepare_cells
+    from cli.suites.report import write_results
+
+    console = Console()
+    planned = prepare_cells(planned, embed=not options.tables, say=lambda text: console.print(text, style="dim"))
+    check_cells(planned)
+    out.mkdir(parents=True, exist_ok=True)
+    code = 0
+    if not options.tables:
+        jobs = options.jobs or os.cpu_count() or 1
+        # Also where the shell has Ctrl-C ignored, as in scripts, and for a polite kill.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        with alone(out) as lock, _Display(console, planned) as display:
+            try:
+                failures = SuiteRunner(jobs, lock, display.say, display.show).run(planned)
+                code = 1 if failures else 0
+            except KeyboardInterrupt:
+                code = 130
+    text, drawn = write_results(suite, planned, out)
+    print(text)
+    if not drawn:
+        print("\nNo curves: matplotlib is not installed (pip install 'coterie[bench]').", file=sys.stderr)
+    console.print(f"\nResults: {out}/table.html", soft_wrap=True)
+    return code
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+class _Display:
+    """A bar with the time left in a terminal, lines elsewhere."""
+
+    def __init__(self, console: Console, planned: Sequence[Cell]) -> None:
+        self._console = console
+        self._bar = Bar(
+            TextColumn("{task.fields[runs]} runs"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[left]}"), console=console, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=1.0, runs=f"0/{len(planned)}", left="")
+        self._last = time.monotonic()
+
+    def __enter__(self) -> _Display:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Tell of one thing."""
+        self._console.print(text, markup=False, soft_wrap=True)
+        self._last = time.monotonic()
+
+    def show(self, progress: Progress) -> None:
+        """Show how far the suite is."""
+        left = "" if progress.left is None else f"{_duration(progress.left)} left"
+        runs = f"{progress.done}/{progress.total}"
+        self._bar.update(self._task, completed=progress.share, runs=runs, left=left)
+        if not self._console.is_terminal and time.monotonic() - self._last > _SIGN_OF_LIFE:
+            self.say(f"  {runs} runs, {progress.share:.0%} of the rounds{', ' + left if left else ''}")
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{round(seconds)} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -1,0 +1,93 @@
+"""Simulated sites without an engine: one after the other in this process, which holds one copy of the data."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from uuid import uuid4
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from server.grid import RunInterrupted
+
+_RUN, _SERVER, _FIRST_NODE = 1, 1, 100
+
+
+class OneProcessGrid(Grid):
+    """Hands every message to a ClientApp when its reply is fetched, so one reply exists at a time.
+
+    Parameters
+    ----------
+    app
+        Of the sites.
+    sites
+        How many there are.
+    stop
+        When set, no further message is worked on.
+    """
+
+    def __init__(self, app: ClientApp, sites: int, stop: threading.Event) -> None:
+        # Flower's Message asks who is speaking; in its own engine the process is told.
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN, _SERVER, _RUN
+        self._app = app
+        self._stop = stop
+        self._contexts = {
+            _FIRST_NODE + index: Context(
+                run_id=_RUN,
+                node_id=_FIRST_NODE + index,
+                node_config={"partition-id": index, "num-partitions": sites},
+                state=RecordDict(),
+                run_config={},
+            )
+            for index in range(sites)
+        }
+        self._waiting: dict[str, Message] = {}
+
+    def set_run(self, run: Run) -> None:
+        """There is one run."""
+
+    @property
+    def run(self) -> Run:
+        """The one run."""
+        return Run.create_empty(run_id=_RUN)
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Build a message; part of Flower's interface."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All sites are always there."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Keep messages until their replies are asked for."""
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(uuid4())
+            self._waiting[message.metadata.message_id] = message
+            ids.append(message.metadata.message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Let the sites work, one after the other."""
+        return [self._answer(self._waiting.pop(one)) for one in message_ids if one in self._waiting]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Both at once."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _answer(self, message: Message) -> Message:
+        if self._stop.is_set():
+            raise RunInterrupted("stopped by the operator")
+        try:
+            reply = self._app(message, self._contexts[message.metadata.dst_node_id])
+        except Exception as error:
+            reply = Message(Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message)
+        reply.metadata.__dict__["_message_id"] = str(uuid4())
+        return reply

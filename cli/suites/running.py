@@ -1,0 +1,208 @@
+"""Carries out the runs of a suite, some at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.settings import as_toml
+from cli.suites.suite import Cell
+from common.config import SettingsError
+from server import run_directory
+from server.run_directory import is_finished, write_json
+
+LOG, SETTINGS, COST = "simulate.log", "config.toml", "cost.json"
+_LAST_LINES = 3
+_LOOK = 1.0  # seconds between two looks at the runs
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not finish, and the last it said."""
+
+    cell: Cell
+    reason: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a suite is: runs done of all, share of all rounds done, seconds left (None: not known yet)."""
+
+    done: int
+    total: int
+    share: float
+    left: float | None
+
+
+class SuiteRunner:
+    """Runs cells, `jobs` at a time, one simulated site at a time in each.
+
+    Parameters
+    ----------
+    jobs
+        Runs at the same time.
+    lock
+        From `alone`; runs hold it, too, so that a suite whose first process was killed is not begun twice.
+    say
+        Is told in words of every run that ends.
+    show
+        Is told every second how far the suite is.
+    """
+
+    def __init__(self, jobs: int, lock: int, say: Callable[[str], None], show: Callable[[Progress], None]) -> None:
+        self._jobs = jobs
+        self._held = lock
+        self._say = say
+        self._show = show
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._failures: list[Failure] = []
+        self._done = 0
+
+    def run(self, cells: Sequence[Cell]) -> list[Failure]:
+        """Carry out what is not finished yet; return the runs that failed. Ctrl-C ends those under way in order."""
+        waiting = [cell for cell in cells if not is_finished(Path(cell.config.out), cell.config)]
+        self._done = len(cells) - len(waiting)
+        if self._done:
+            self._say(f"{self._done} of {len(cells)} runs are there already")
+        before, start = self._share(cells), time.monotonic()
+        with ThreadPoolExecutor(self._jobs) as pool:
+            try:
+                futures = [pool.submit(self._carry_out, cell, len(cells)) for cell in waiting]
+                while not all(future.done() for future in futures):
+                    time.sleep(_LOOK)
+                    self._show(self._progress(cells, before, start))
+                for future in futures:
+                    future.result()
+            except BaseException:
+                self._interrupt()
+                raise
+        return self._failures
+
+    def _progress(self, cells: Sequence[Cell], before: float, start: float) -> Progress:
+        share = self._share(cells)
+        gained = share - before
+        left = (time.monotonic() - start) * (1 - share) / gained if gained > 0 else None
+        return Progress(self._done, len(cells), share, left)
+
+    def _share(self, cells: Sequence[Cell]) -> float:
+        return sum(_share_done(cell) for cell in cells) / len(cells)
+
+    def _interrupt(self) -> None:
+        self._stop.set()
+        with self._lock:
+            for process in self._running.values():
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGINT)
+
+    def _carry_out(self, cell: Cell, total: int) -> None:
+        if self._stop.is_set():
+            return
+        folder = Path(cell.config.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SETTINGS).write_text(as_toml(cell.config) + "\n", encoding="utf-8")
+        start = time.monotonic()
+        code, cpu = self._spawn(folder)
+        seconds = time.monotonic() - start
+        _add_cost(folder, seconds, cpu)
+        if self._stop.is_set():
+            return
+        with self._lock:
+            self._done += code == 0
+            if code:
+                failure = Failure(cell, _last_words(folder / LOG) or f"exit code {code}")
+                self._failures.append(failure)
+                self._say(f"FAILED {cell}: {failure.reason} (see {folder / LOG})")
+            else:
+                self._say(f"{self._done}/{total} {cell}: {seconds:.0f} s")
+
+    def _spawn(self, folder: Path) -> tuple[int, float]:
+        """Run one cell; return its exit code and its CPU seconds."""
+        command = [sys.executable, "-m", "cli.main", "simulate", SETTINGS, "--jobs", "1"]
+        # One thread: other runs have the other cores. A session of its own: Ctrl-C is passed on once, by us.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        with (folder / LOG).open("ab") as log:
+            with self._lock:
+                process = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,
+                    pass_fds=[self._held],
+                )
+                self._running[process.pid] = process
+            _, status, usage = os.wait4(process.pid, 0)
+            with self._lock:
+                del self._running[process.pid]
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return process.returncode, usage.ru_utime + usage.ru_stime
+
+
+@contextlib.contextmanager
+def alone(out: Path) -> Iterator[int]:
+    """Yield a lock on a suite's folder, or say that somebody is at work there."""
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(
+                f"runs are under way in {out}, perhaps left by a process that was killed: wait for them or end them"
+            ) from None
+        yield file.fileno()
+
+
+def _share_done(cell: Cell) -> float:
+    """Share of a run's rounds that are done, by its growing table."""
+    try:
+        with (Path(cell.config.out) / run_directory.METRICS).open("rb") as table:
+            rounds = sum(b",overall," in line for line in table)
+    except OSError:
+        return 0.0
+    return min(rounds / cell.config.rounds, 1.0) if cell.config.rounds else 1.0
+
+
+def _add_cost(folder: Path, seconds: float, cpu: float) -> None:
+    """What a run has cost so far, over all the processes that worked on it."""
+    before = read_cost(folder)
+    write_json(folder / COST, {"seconds": before["seconds"] + seconds, "cpu_seconds": before["cpu_seconds"] + cpu})
+
+
+def read_cost(folder: Path) -> dict[str, float]:
+    """Wall-clock and CPU seconds of a run."""
+    try:
+        kept = json.loads((folder / COST).read_text(encoding="utf-8"))
+        return {key: float(kept[key]) for key in ("seconds", "cpu_seconds")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"seconds": 0.0, "cpu_seconds": 0.0}
+
+
+def _last_words(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return " / ".join(lines[-_LAST_LINES:])[-500:]
+
+
+def check_cells(cells: Sequence[Cell]) -> None:
+    """Raise unless every folder is free, unfinished, or holds the finished run of the same settings."""
+    faults = []
+    for cell in cells:
+        try:
+            is_finished(Path(cell.config.out), cell.config)
+        except SettingsError as error:
+            faults.append(str(error))
+    if faults:
+        more = f"\nand {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise SettingsError("\n".join(faults[:3]) + more)

@@ -1,0 +1,159 @@
+"""The figures of a suite as Markdown, LaTeX, HTML and CSV."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import math
+from collections.abc import Sequence
+
+from cli.suites.results import Outcome, Row, Spread, best_round
+from cli.suites.suite import METRICS
+
+_NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "auc": "AUC"}
+
+Cells = list[list[str]]
+
+
+def tables(rows: Sequence[Row], reference: str) -> list[tuple[list[str], Cells]]:
+    """Two tables of one line per method, as columns and cells: how good it is, and what else is known of it."""
+    good = [
+        "method", "K", "best round", *(f"{_NAMES[name]}, %" for name in METRICS), "last round: accuracy, %",
+        "worst tenth, %", "better alone", "better under FedAvg", f"p against {reference}" if reference else "p",
+        "paper: accuracy / macro-F1 / AUC, %", "ours − paper",
+    ]  # fmt: skip
+    more = [
+        "method", "seeds", "mean of sites, %", "last round: macro-F1, %", "last round: AUC, %",
+        "MB a site sends", "MB a site receives", "seconds", "CPU seconds",
+    ]  # fmt: skip
+    return [(good, [_good(row) for row in rows]), (more, [_more(row) for row in rows])]
+
+
+def _good(row: Row) -> list[str]:
+    return [
+        row.label,
+        f"{row.k.mean:.3g}",
+        "after the last" if row.best_round is None else str(row.best_round),
+        *(_percent(row.best[name]) for name in METRICS),
+        _percent(row.final["accuracy"]),
+        _percent(row.worst_tenth),
+        _count(row.better_alone, row.sites),
+        _count(row.better_common, row.sites),
+        "–" if row.p_value is None else f"{row.p_value:.2g}",
+        "–" if row.paper is None else " / ".join(f"{value:.2f}" for value in row.paper),
+        "–" if row.paper is None else " / ".join(_differences(row)),
+    ]
+
+
+def _more(row: Row) -> list[str]:
+    return [
+        row.label,
+        ", ".join(map(str, row.seeds)),
+        _percent(row.mean_of_sites),
+        _percent(row.final["macro_f1"]),
+        _percent(row.final["auc"]),
+        f"{row.sent:.1f}",
+        f"{row.received:.1f}",
+        f"{row.seconds:.0f}",
+        f"{row.cpu_seconds:.0f}",
+    ]
+
+
+def _percent(spread: Spread) -> str:
+    if not math.isfinite(spread.mean):
+        return "–"
+    deviation = f" ± {100 * spread.deviation:.1f}" if math.isfinite(spread.deviation) else ""
+    return f"{100 * spread.mean:.1f}{deviation}"
+
+
+def _count(value: float | None, sites: int) -> str:
+    return "–" if value is None else f"{value:.3g} of {sites}"
+
+
+def _differences(row: Row) -> list[str]:
+    assert row.paper is not None
+    gaps = [100 * row.best[name].mean - paper for name, paper in zip(METRICS, row.paper, strict=True)]
+    return [f"{gap:+.1f}" if math.isfinite(gap) else "–" for gap in gaps]
+
+
+def markdown(columns: Sequence[str], lines: Cells) -> str:
+    """A pipe table."""
+    marks = ["---", *["---:"] * (len(columns) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, marks, *lines))
+
+
+_LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "−": "$-$", "±": r"$\pm$", "–": "--"}
+
+
+def latex(columns: Sequence[str], lines: Cells) -> str:
+    """A tabular with booktabs rules."""
+
+    def row(cells: Sequence[str]) -> str:
+        return " & ".join("".join(_LATEX.get(char, char) for char in cell) for cell in cells) + r" \\"
+
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+            r"\toprule",
+            row(columns),
+            r"\midrule",
+            *map(row, lines),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    )
+
+
+def html_table(columns: Sequence[str], lines: Cells) -> str:
+    """A table element."""
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in columns)
+    rows = [
+        f'<tr><th scope="row">{html.escape(cells[0])}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[1:])
+        + "</tr>"
+        for cells in lines
+    ]
+    return "\n".join(["<table>", f"<thead><tr>{head}</tr></thead>", "<tbody>", *rows, "</tbody>", "</table>"])
+
+
+HTML_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 100rem; padding: 0 1rem; }}
+.wide {{ overflow-x: auto; }} table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #8886; white-space: nowrap; }}
+thead th {{ white-space: normal; vertical-align: bottom; }} tbody th {{ text-align: left; }} img {{ max-width: 100%; }}
+</style></head><body>
+<h1>{title}</h1>
+{content}
+</body></html>
+"""
+
+
+def results_csv(outcomes: Sequence[Outcome]) -> str:
+    """One line per run, at the best round of its method's mean curve and at the last round; shares, not percent."""
+    grouped: dict[tuple[str, str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        cell = outcome.cell
+        grouped.setdefault((cell.data, cell.setting, cell.label), []).append(outcome)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["data", "setting", "label", "method", "seed", "rounds", "k", "best_round", *METRICS, "mean_site_accuracy",
+         "worst_tenth_accuracy", *(f"last_{name}" for name in METRICS), "mb_sent", "mb_received", "seconds",
+         "cpu_seconds", "directory"]
+    )  # fmt: skip
+    for (data, setting, label), group in grouped.items():
+        place = best_round(group)
+        for outcome in group:
+            curves, config = outcome.curves, outcome.cell.config
+            best = [curves[name][place] for name in (*METRICS, "mean_site_accuracy", "worst_tenth_accuracy")]
+            last = [curves[name][-1] for name in METRICS]
+            cost = [round(value, 3) for value in (outcome.sent, outcome.received, outcome.seconds, outcome.cpu_seconds)]
+            writer.writerow(
+                [data, setting, label, config.method, outcome.cell.seed, len(curves["accuracy"]), outcome.k, place + 1,
+                 *best, *last, *cost, outcome.cell.name]
+            )  # fmt: skip
+    return text.getvalue()

@@ -1,0 +1,36 @@
+"""Plain empirical risk with a rein: what FedProx trains on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from client.objectives.plain import plain
+from common.config import TrainSettings
+
+
+class Prox:
+    """F(w) + mu / 2 |w - w_received|^2 over the parameters, batch norm's statistics left aside (FedProx, equation 2).
+
+    Parameters
+    ----------
+    received
+        The model as the server sent it; its parameters are remembered.
+    settings
+        `settings.mu` is mu.
+    """
+
+    def __init__(self, received: nn.Module, settings: TrainSettings) -> None:
+        self._mu = settings.mu
+        self._start = [parameter.detach().clone() for parameter in received.parameters()]
+
+    def __call__(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy of a batch plus the proximal term."""
+        loss = plain(model, inputs, labels)
+        if self._mu == 0:
+            return loss
+        parameters = list(model.parameters())
+        # The model may have gone to a GPU since it was received; after the first step this copies nothing.
+        self._start = [start.to(now.device) for start, now in zip(self._start, parameters, strict=True)]
+        apart = [torch.sum((now - start) ** 2) for start, now in zip(self._start, parameters, strict=True)]
+        return loss + self._mu / 2 * torch.stack(apart).sum()

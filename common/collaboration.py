@@ -1,0 +1,87 @@
+"""What a site sends once, so that a server can learn from its rows without seeing them (DC-CFL)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+DIGEST_BYTES = 32
+
+# A gigabyte of float32: ten million rows of 25 columns.
+_MOST_VALUES = 2**28
+
+
+class InvalidCollaboration(ValueError):
+    """A collaboration that breaks one of its invariants; the message says which."""
+
+
+@dataclass(frozen=True)
+class Collaboration:
+    """One site's rows and the anchors, both seen through the site's private map f_i.
+
+    Attributes
+    ----------
+    rows : float32[n, m̃]
+        f_i(X_i): the training rows.
+    labels : int64[n]
+        y_i: index of each row's class in the agreed class list.
+    anchors : float32[r, m̃]
+        f_i(X_anc): rows that all sites have and the server has not.
+    mark : uint8[32]
+        Digest of X_anc, the same at every site that has the same anchors.
+    ticket : uint8[32]
+        Digest of f_i, by which the site finds it again when the answer comes.
+    """
+
+    kind: ClassVar[str] = "collaboration"
+    agreement: ClassVar[str] = "the same table schema, settings of [collaboration] and anchor secret"
+
+    rows: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    anchors: NDArray[np.float32]
+    mark: NDArray[np.uint8]
+    ticket: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        for name, dtype, ndim in (
+            ("rows", np.float32, 2),
+            ("labels", np.int64, 1),
+            ("anchors", np.float32, 2),
+            ("mark", np.uint8, 1),
+            ("ticket", np.uint8, 1),
+        ):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim:
+                raise InvalidCollaboration(f"{name} must be a {ndim}-dimensional {np.dtype(dtype).name} array")
+        if self.rows.shape[0] == 0 or self.rows.shape[1] == 0:
+            raise InvalidCollaboration(f"rows of shape {self.rows.shape} are nothing to learn from")
+        if len(self.labels) != len(self.rows):
+            raise InvalidCollaboration(f"{len(self.rows)} rows and {len(self.labels)} labels do not match")
+        if self.labels.min() < 0:
+            raise InvalidCollaboration("labels must not be negative")
+        if self.anchors.shape[1] != self.rows.shape[1]:
+            raise InvalidCollaboration(
+                f"anchors of {self.anchors.shape[1]} dimensions and rows of {self.rows.shape[1]} do not match"
+            )
+        if self.anchors.shape[0] < self.anchors.shape[1]:
+            raise InvalidCollaboration(
+                f"{self.anchors.shape[0]} anchors are too few for {self.anchors.shape[1]} dimensions"
+            )
+        if max(self.rows.size, self.anchors.size) > _MOST_VALUES:
+            raise InvalidCollaboration(f"more than {_MOST_VALUES} values")
+        if not np.isfinite(self.rows).all() or not np.isfinite(self.anchors).all():
+            raise InvalidCollaboration("rows or anchors hold values that are not finite")
+        if not self.anchors.any():
+            raise InvalidCollaboration("the anchors are all zero")
+        for name in ("mark", "ticket"):
+            if len(getattr(self, name)) != DIGEST_BYTES:
+                raise InvalidCollaboration(f"{name} must have {DIGEST_BYTES} bytes")
+
+    @property
+    def form(self) -> str:
+        """What must be alike for two sites to be integrated, in words."""
+        mark = self.mark[:4].tobytes().hex()
+        return f"{self.anchors.shape[0]} anchors ({mark}) in {self.anchors.shape[1]} dimensions"

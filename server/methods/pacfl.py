@@ -1,0 +1,40 @@
+"""PACFL: sites grouped by the angles between the subspaces of their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.config import ClusterSettings
+from common.subspace import Subspace
+from server.clustering import subspace_distance
+from server.methods.method import Method
+from server.methods.partition import Agglomerative
+
+
+def _distance(subspaces: Sequence[Subspace], settings: ClusterSettings) -> NDArray[np.float64]:
+    return subspace_distance([subspace.basis for subspace in subspaces], angle=settings.angle)
+
+
+METHOD = Method(
+    name="pacfl",
+    title="PACFL",
+    paper="Vahidian et al., Efficient Distribution Similarity Identification in Clustered Federated Learning via "
+    "Principal Angles Between Client Data Subspaces, AAAI 2023",
+    summary="group sites once, by the angles between the subspaces of their raw pixels; one FedAvg per group",
+    fingerprint="subspace",
+    distance=_distance,
+    partition=Agglomerative(),
+    settings={"encoder.name": "pixels", "encoder.weights": "", "encoder.image_size": 0},
+    settings_used=("encoder.vectors", "cluster.angle", "cluster.k", "cluster.threshold", "cluster.linkage"),
+)
+
+WITH_FOUNDATION_MODEL = METHOD.variant(
+    name="pacfl-fm",
+    title="PACFL (FM)",
+    paper="PACFL on the embeddings of FMCL's encoder, as in Ali & Brattain 2026",
+    summary="as pacfl, with embeddings in the place of pixels",
+    settings={},
+)

@@ -1,0 +1,138 @@
+"""A run of one round: what sites sent once is all there is to learn from, and each gets one answer.
+
+The same strategy as for many rounds, with Flower's own loop, but the groups' models are trained here: sites are not
+asked to train, and each is tested with an answer of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+
+from common import wire
+from common.classes import agreed_classes
+from common.collaboration import Collaboration
+from common.config import Config
+from server.collaboration.solve import THRESHOLDS, Solution, solve
+from server.events import Audience, GroupsFormed, Solved, Solving, StageStarted
+from server.grid import StreamingGrid
+from server.methods import Method
+from server.roster import Member
+from server.strategy import ClusteredStrategy, StageBook
+
+_TELL_EVERY = 1.0  # seconds
+
+
+class OneRoundStrategy(ClusteredStrategy):
+    """Data collaboration: one query and one answer for each site."""
+
+    _answers: dict[str, wire.Answer]
+
+    def group_sites(self, grid: StreamingGrid) -> None:
+        """Ask each site for its collaboration, once, and learn everything from that."""
+        members = self._enrol(grid)
+        offers = {member.name: _offer(member) for member in members}
+        found = find_groups(offers, self._config, self._method, self._audience)
+        self._answers = answers_of(found, offers)
+        for member, label in zip(members, found.labels.tolist(), strict=True):
+            member.group = label
+            # The rows have served their purpose, and are not kept longer than that.
+            member.fingerprint = None
+        self._models = found.models
+        self._founded = len(self._models)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nobody: the models are there."""
+        if not self._models:
+            self.group_sites(self._streaming(grid))
+        return []
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Nobody was asked."""
+        return None, None
+
+    def _messages(self, book: StageBook, members: list[Member]) -> Iterator[Message]:
+        task = wire.Task(self._settings, book.round_number, self._config.rounds)
+        for member in members:
+            content = wire.pack_answer(task, self._answers[member.name])
+            book.bytes_sent[member.name] = wire.size(content)
+            yield Message(content, member.node_id, "evaluate.collaboration", ttl=self._config.round.deadline)
+
+    def _tested(self, round_number: int, members: list[Member]) -> list[Member]:
+        # Everybody gets the answer, also who has nothing to test it on.
+        return members
+
+
+def find_groups(offers: Mapping[str, Collaboration], config: Config, method: Method, audience: Audience) -> Solution:
+    """Cut the tree of the sites at every candidate threshold, and let validation choose among the groupings."""
+    sites = list(offers.values())
+    assert method.distance is not None
+    distance = method.distance(sites, config.cluster)
+    thresholds: Sequence[float] = (config.cluster.threshold,) if config.cluster.threshold else THRESHOLDS
+    groupings = {
+        threshold: method.partition.form(
+            distance, len(sites), config.cluster.model_copy(update={"threshold": threshold})
+        ).labels
+        for threshold in thresholds
+    }
+    audience.tell(StageStarted("solve", 1, len(sites)))
+    found = solve(
+        offers,
+        groupings,
+        config.train,
+        classes=len(agreed_classes(config.data)),
+        seed=config.seed,
+        progress=_throttled(lambda share: audience.tell(Solving(share))),
+    )
+    audience.tell(
+        Solved(
+            threshold=found.threshold,
+            hidden=found.hidden,
+            validation={f"{t:g} {hidden[0]}-{hidden[1]}": score for (t, hidden), score in found.validation.items()},
+            ranks=dict(zip(offers, found.ranks, strict=True)),
+            conditions=dict(zip(offers, found.conditions, strict=True)),
+        )
+    )
+    audience.tell(
+        GroupsFormed(
+            sites=tuple(offers),
+            labels=tuple(found.labels.tolist()),
+            distance=distance,
+            k_scores=None,
+            k_window=None,
+            cv=None,
+        )
+    )
+    return found
+
+
+def answers_of(found: Solution, offers: Mapping[str, Collaboration]) -> dict[str, wire.Answer]:
+    """What each site is told: its own mapping, and the model of its group."""
+    return {
+        name: wire.Answer(mapping, offers[name].ticket, found.models[int(label)])
+        for name, label, mapping in zip(offers, found.labels, found.mappings, strict=True)
+    }
+
+
+def _offer(member: Member) -> Collaboration:
+    assert isinstance(member.fingerprint, Collaboration)
+    return member.fingerprint
+
+
+def _throttled(tell: Callable[[float], None]) -> Callable[[float], None]:
+    last = time.monotonic()
+
+    def passing(share: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _TELL_EVERY:
+            last = time.monotonic()
+            tell(share)
+
+    return passing

@@ -1,0 +1,60 @@
+"""The last step of a run that asks for it: every site makes a model of its own, and tells how well it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from common import wire
+from common.classes import agreed_classes
+from common.config import Config
+from common.metrics import pool, site_spread, summarise
+from common.models import State
+from server.events import Audience, SitesPersonalised
+from server.grid import StreamingGrid
+from server.roster import Member
+from server.survey import survey
+
+
+def personalise(
+    grid: StreamingGrid,
+    config: Config,
+    members: Sequence[Member],
+    models: Mapping[int, State],
+    initial: State,
+    audience: Audience,
+) -> None:
+    """Send each member its group's model, under `select` also the weights all started from, and pool the answers.
+
+    What sites make of them stays with them; statistics of their own test splits come back.
+    """
+    connected = set(grid.get_node_ids())
+    task = wire.Task(config.for_site(), config.rounds, config.rounds)
+    packed = {group: wire.pack_arrays(model) for group, model in models.items()}
+    start = [wire.pack_arrays(initial)] if config.personalise == "select" else []
+    classes, limit_mb = len(agreed_classes(config.data)), config.round.max_message_mb
+    answers = survey(
+        grid,
+        audience,
+        [member for member in members if member.node_id in connected],
+        "personalise",
+        lambda member: wire.pack_task(task, packed[member.group], *start),
+        lambda content: wire.unpack_evaluation(content, classes=classes, limit_mb=limit_mb),
+        stage="personalise",
+        round_number=config.rounds,
+        deadline=config.round.deadline,
+    )
+    tested = {name: answer for name, answer in answers.items() if answer.statistics.confusion.sum()}
+    if not tested:
+        return
+    sites = {name: summarise(answer.statistics) for name, answer in tested.items()}
+    mean, worst = site_spread([metrics.accuracy for metrics in sites.values()])
+    audience.tell(
+        SitesPersonalised(
+            mode=config.personalise,
+            kept={name: answer.kept for name, answer in tested.items()},
+            overall=summarise(pool([answer.statistics for answer in tested.values()])),
+            sites=sites,
+            mean_site_accuracy=mean,
+            worst_tenth_accuracy=worst,
+        )
+    )
