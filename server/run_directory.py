@@ -18,6 +18,7 @@ DISTANCES = "distances.npy"
 METRICS = "metrics.csv"
 SUMMARY = "summary.json"
 MODELS = "models"
+REPORT = "report.html"
 CHECKPOINTS = "checkpoint"
 
 # What has no bearing on the figures of a run and may be different when it goes on.
@@ -70,11 +71,15 @@ def _check_resumable(path: Path, config: Config) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never half of one."""
+    """Write JSON as `write_text` does."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old one or the new one, never half of one."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, allow_nan=False)
-        file.write("\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

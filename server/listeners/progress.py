@@ -40,6 +40,7 @@ _STAGES = {
     "train": "training",
     "confirm": "examining suspects",
     "evaluate": "testing",
+    "keep": "handing out the final models",
 }
 _SHOWN_INCIDENTS = 5
 _SIGN_OF_LIFE = 10.0  # seconds
