@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cli import demo, moves, provision, report, run, server, settings, simulate, site
+from cli import demo, export, moves, predict, provision, report, run, server, settings, simulate, site
 from common.config import SettingsError
 
 
@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the chosen job; return the exit code."""
     parser = argparse.ArgumentParser(prog="coterie", description="Clustered federated learning that deploys.")
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
-    for module in (simulate, demo, report, moves, provision, server, site, run, settings):
+    for module in (simulate, demo, report, moves, provision, server, site, run, predict, export, settings):
         module.register(jobs)
     options = parser.parse_args(arguments)
     try:

@@ -51,6 +51,7 @@ class SiteFile(Section):
     server: str = Field(description="where the coordinator is: HOST:PORT")
     data: str = Field("", description="the site's folder with one sub-folder per class, CSV manifest or .npz file")
     cache: str = Field("", description="folder for embeddings and decoded images; empty: the user's cache folder")
+    models: str = Field("models", description="folder for the final model of every run this site took part in")
     encoder_weights: str = Field("", description="the site's own copy of the encoder's weights, if the run needs one")
     ca: str = Field("ca.crt", description="certificate of the federation's authority")
     key: str = Field("site.key", description="the site's private key; readable by its owner alone")

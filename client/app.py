@@ -22,12 +22,14 @@ from client.embeddings import embeddings
 from client.encoder import EncoderError, load_encoder
 from client.fingerprints.path import head_path
 from client.fingerprints.signature import signature as class_prototypes
-from client.identity import Identity, cache_folder, identify
+from client.identity import Identity, cache_folder, identify, models_folder
+from client.keeping import keep_model
 from client.objectives import OBJECTIVES
 from client.training import TrainingDiverged, default_device, evaluate, train
 from common import wire
 from common.classes import agreed_classes
 from common.config import EncoderSettings, SettingsError, SiteSettings
+from common.metrics import EvaluationStatistics, summarise
 from common.models import build, get_state, set_state
 from common.randomness import derive_seed
 
@@ -36,7 +38,7 @@ app = ClientApp()
 _log = logging.getLogger("coterie")
 
 # Testing keeps no activations for a backward pass, so it takes larger steps than training.
-_TEST_BATCH = 128
+TEST_BATCH = 128
 
 # Errors that speak of settings and models, never of a site's data.
 _PUBLIC = (EncoderError, TrainingDiverged, wire.WireError)
@@ -118,6 +120,7 @@ def _card(site: SiteData, identity: Identity) -> wire.SiteCard:
         fault_count=len(site.faults),
         # Simulated sites share one data set on one machine: the first of them reports it, by name.
         faults=named if identity.is_simulated else (),
+        keeps=models_folder(identity) is not None,
     )
 
 
@@ -173,16 +176,40 @@ def _train(message: Message, task: wire.Task, identity: Identity, site: SiteData
 
 def _evaluate(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
     start = time.perf_counter()
-    model = _received_model(message, task.settings)
-    statistics = evaluate(
+    statistics = _test(_received_model(message, task.settings), site)
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+
+
+def _test(model: nn.Module, site: SiteData) -> EvaluationStatistics:
+    return evaluate(
         model,
         site.test_images(),
         site.test_labels,
         classes=len(site.classes),
-        batch_size=_TEST_BATCH,
+        batch_size=TEST_BATCH,
         device=default_device(),
     )
-    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+
+
+def _keep(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    folder = models_folder(identity)
+    if folder is None or task.group is None:
+        raise wire.WireError("this site keeps no models" if folder is None else "the model is of no group")
+    model = _received_model(message, task.settings)
+    path = keep_model(
+        folder,
+        get_state(model),
+        summarise(_test(model, site)),
+        settings=task.settings,
+        classes=site.classes,
+        identity=identity,
+        group=task.group,
+        round_number=task.round_number,
+        run=message.metadata.run_id,
+    )
+    _log.info("the final model of group %d is kept in %s", task.group, path)
+    return wire.pack_kept(time.perf_counter() - start)
 
 
 @app.query("hello")
@@ -201,6 +228,12 @@ def signature(message: Message, context: Context) -> Message:
 def path(message: Message, context: Context) -> Message:
     """Warm up on the site's own data and record how the head moves."""
     return _reply(message, context, _path)
+
+
+@app.query("keep")
+def keep(message: Message, context: Context) -> Message:
+    """Keep the group's final model on the site's own disk."""
+    return _reply(message, context, _keep)
 
 
 @app.train()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Identity:
         Folder for embeddings and decoded images (node config `cache`); None: the user's cache folder.
     encoder_weights
         The site's own copy of the encoder's weights (node config `encoder-weights`).
+    models
+        Folder for the final models (node config `models`); None: as `models_folder` has it.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Identity:
     partition: tuple[int, int] | None
     cache: Path | None
     encoder_weights: Path | None = None
+    models: Path | None = None
 
     @property
     def is_simulated(self) -> bool:
@@ -49,6 +53,7 @@ def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
         partition=partition,
         cache=_path(node_config.get("cache")),
         encoder_weights=_path(node_config.get("encoder-weights")),
+        models=_path(node_config.get("models")),
     )
 
 
@@ -63,3 +68,11 @@ def cache_folder(identity: Identity, setting: str) -> Path:
     if setting and identity.is_simulated:
         return Path(setting).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
+
+
+def models_folder(identity: Identity) -> Path | None:
+    """Return where the site keeps final models; None for a simulated site that nobody told to keep any."""
+    if identity.models is not None or identity.is_simulated:
+        return identity.models
+    # Sites of one machine may share the folder of the cache, but never a model.
+    return cache_folder(identity, "") / "models" / quote(identity.name, safe="")

@@ -72,6 +72,8 @@ def conduct(
                 num_rounds=config.rounds - done,
                 timeout=config.round.deadline,
             )
+        if config.rounds:
+            strategy.hand_out(streaming)
     except RunInterrupted as interruption:
         audience.tell(RunEnded("interrupted", str(interruption)))
     except Exception as error:
