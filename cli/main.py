@@ -6,7 +6,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cli import demo, export, moves, predict, provision, report, run, server, settings, simulate, site
+from cli import (
+    demo,
+    export,
+    moves,
+    predict,
+    preview,
+    provision,
+    report,
+    run,
+    server,
+    settings,
+    simulate,
+    site,
+    watch,
+)
 from common.config import SettingsError
 
 
@@ -14,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the chosen job; return the exit code."""
     parser = argparse.ArgumentParser(prog="coterie", description="Clustered federated learning that deploys.")
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
-    for module in (simulate, demo, report, moves, provision, server, site, run, predict, export, settings):
+    for module in (
+        simulate, demo, preview, report, watch, moves, provision, server, site, run, predict, export, settings,
+    ):  # fmt: skip
         module.register(jobs)
     options = parser.parse_args(arguments)
     try:

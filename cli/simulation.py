@@ -53,7 +53,7 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
     """Run a config from `cli.preflight` with simulated sites; return "finished", "interrupted" or "failed"."""
     outcome = _Outcome()
     directory = open_run(config)
-    listeners: list[Listener] = [*run_listeners(directory), outcome]
+    listeners: list[Listener] = [*run_listeners(directory, config.track), outcome]
     stop = threading.Event()
     server_app = ServerApp()
 

@@ -18,7 +18,7 @@ from server import run_directory
 from server.continuation import Continuation
 from server.events import Audience, Listener, RunEnded
 from server.grid import RunInterrupted, StreamingGrid
-from server.listeners import run_listeners
+from server.listeners import require_trackers, run_listeners
 from server.methods import get_method, migration_rule
 from server.strategy import ClusteredStrategy
 
@@ -35,8 +35,9 @@ def main(grid: Grid, context: Context) -> None:
     logger.addHandler(logging.StreamHandler())
     config = parse(context.run_config)
     migration_rule(config)
+    require_trackers(config.track)
     directory = run_directory.open_run(config)
-    conduct(grid, config, run_listeners(directory), directory=directory)
+    conduct(grid, config, run_listeners(directory, config.track), directory=directory)
 
 
 def conduct(

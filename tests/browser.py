@@ -26,12 +26,11 @@ class Browser:
         self.downloads = downloads
 
     def open(self, page: Path | str) -> None:
-        """Open a file or an address, and wait until the figures in view are drawn."""
+        """Open a file or an address, and wait until figures can be drawn."""
         self.driver.get_log("performance")
         self.driver.get_log("browser")
         self.driver.get(page.absolute().as_uri() if isinstance(page, Path) else page)
-        self.wait("return document.querySelectorAll('.plot').length === 0 || "
-                  "document.querySelector('.plot[data-drawn], .plot.failed') !== null")  # fmt: skip
+        self.wait("return window.Plotly !== undefined")
 
     def draw_all(self) -> None:
         """Draw every figure of the page, also those far below."""

@@ -19,6 +19,7 @@ STAGES = {
 _STAGE_COLOURS = {"enrol": "@g0", "train": "@g1", "confirm": "@g3", "evaluate": "@g2", "keep": "@g4", "start": "@g8"}
 _PATTERNS = {"enrol": "/", "train": "", "confirm": "x", "evaluate": ".", "keep": "\\", "start": "-"}
 _MOST_SHOWN = 60
+_SHORTEST = 0.05  # seconds; below there is nothing to see
 
 
 def moves_figure(record: RunRecord) -> Figure | None:
@@ -132,7 +133,7 @@ def cost_figures(record: RunRecord) -> list[Figure]:
     figures = []
     if record.traffic:
         figures.append(_bytes(record))
-    if record.seconds:
+    if max(record.seconds.values(), default=0.0) >= _SHORTEST:
         figures.append(_seconds(record))
     return figures
 
@@ -190,7 +191,7 @@ def _bytes(record: RunRecord) -> Figure:
 
 
 def _seconds(record: RunRecord) -> Figure:
-    stages = [stage for stage in STAGES if stage in record.seconds]
+    stages = [stage for stage in STAGES if record.seconds.get(stage, 0.0) >= _SHORTEST]
     at_sites = {stage: sum(one[stage].seconds for one in record.traffic.values() if stage in one) for stage in stages}
     return Figure(
         "seconds",

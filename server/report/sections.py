@@ -19,7 +19,7 @@ from server.report.palette import group_colour, group_symbol
 from server.report.record import Incident, RunRecord
 from server.report.study import Study, study
 from server.report.training_figures import baseline, training_figures
-from server.report.words import choice_of_k, count, names, sentences, verdict, worse_sites
+from server.report.words import choice_of_k, count, doubtful, names, sentences, verdict, worse_sites
 
 _MOST_ROWS = 500
 
@@ -143,12 +143,10 @@ def _groups(record: RunRecord, looked: Study | None) -> Section:
         return section
     judged = verdict(record, looked)
     if judged is not None and looked is not None:
-        hard = [record.grouping.sites[i] for i in np.flatnonzero(looked.hard)]
-        doubtful = f"Hard to place: {names(hard)}." if hard else "No site is hard to place."
         section.body += (
             f'<div class="verdict {judged.answer}"><p><b>Are groups worth it?</b> {escape(judged.words)}</p>'
             f"<p><b>How many?</b> {escape(choice_of_k(record, looked))}</p>"
-            f"<p><b>Doubtful sites?</b> {escape(doubtful)}</p></div>"
+            f"<p><b>Doubtful sites?</b> {escape(doubtful(record, looked))}</p></div>"
         )
     elif record.distance is None:
         section.body += paragraph(
@@ -196,8 +194,8 @@ def _sites_table(record: RunRecord, looked: Study | None) -> str:
 
         columns.append(("silhouette", at(found.silhouettes)))
         if found.stability is not None:
-            columns += [("with own group", at(found.own)), ("with next group", at(found.rival))]
-            shares += ["with own group", "with next group"]
+            columns += [("own group", at(found.own)), ("next group", at(found.rival))]
+            shares += ["own group", "next group"]
             columns.append(("doubtful", lambda site: "yes" if site in place and found.hard[place[site]] else ""))
     sites = [site for site in sorted(record.cards) if site in labels]
     if not sites:
@@ -205,7 +203,7 @@ def _sites_table(record: RunRecord, looked: Study | None) -> str:
     rows = [tuple(value(site) for _, value in columns) for site in sites[:_MOST_ROWS]]
     more = paragraph(f"{len(sites) - _MOST_ROWS} more sites are in the CSV files.") if len(sites) > _MOST_ROWS else ""
     reading = paragraph(
-        "Columns can be sorted. Silhouette: 1 fits its group perfectly, below 0 it lies nearer to another. With own / "
+        "Columns can be sorted. Silhouette: 1 fits its group perfectly, below 0 it lies nearer to another. Own and "
         "next group: how often the site ends up with the members of its group, and of the next one, when sites are "
         "left out."
         if looked is not None
@@ -220,7 +218,7 @@ def _main_class(record: RunRecord, site: str) -> str:
     if not card.class_counts or not card.train_samples:
         return ""
     top = max(range(len(card.class_counts)), key=lambda index: card.class_counts[index])
-    return f"{record.classes[top]} {card.class_counts[top] / card.train_samples:.0%}"
+    return f"{record.classes[top]} ({card.class_counts[top] / card.train_samples:.0%})"
 
 
 def _training(record: RunRecord, looked: Study | None, others: Sequence[RunRecord]) -> Section:

@@ -22,7 +22,7 @@ html{scroll-padding-top:3.5rem;-webkit-text-size-adjust:100%}
 @media(prefers-reduced-motion:no-preference){html{scroll-behavior:smooth}}
 body{margin:0;background:var(--paper);color:var(--ink);
   font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main,header>div,footer{max-width:64rem;margin:0 auto;padding:0 1rem}
+main,header>div,footer{max-width:68rem;margin:0 auto;padding:0 1rem}
 header{padding-top:1.5rem}
 h1{font-size:1.7rem;line-height:1.2;margin:.2rem 0 .4rem;overflow-wrap:anywhere}
 h2{font-size:1.35rem;margin:2.6rem 0 .3rem;padding-top:.6rem;border-top:1px solid var(--grid)}
@@ -34,7 +34,7 @@ a{color:var(--accent)}
 .skip:focus{left:1rem;top:.5rem;background:var(--paper);padding:.5rem;z-index:9}
 :focus-visible{outline:3px solid var(--accent);outline-offset:2px;border-radius:3px}
 nav{position:sticky;top:0;z-index:5;background:var(--paper);border-bottom:1px solid var(--grid)}
-nav ul{max-width:64rem;margin:0 auto;padding:.35rem 1rem;display:flex;gap:.25rem 1.1rem;list-style:none;
+nav ul{max-width:68rem;margin:0 auto;padding:.35rem 1rem;display:flex;gap:.25rem 1.1rem;list-style:none;
   overflow-x:auto;white-space:nowrap}
 nav a{display:inline-block;padding:.35rem 0;text-decoration:none}
 nav a:hover{text-decoration:underline}
@@ -63,7 +63,8 @@ button{font:inherit;font-size:.88rem;color:var(--accent);background:none;border:
 button:hover{background:var(--panel)}
 .scroll{overflow-x:auto;max-height:34rem;overflow-y:auto;border:1px solid var(--grid);border-radius:8px}
 table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
-th,td{padding:.38rem .7rem;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
+section>h3{margin:1.4rem 0 .3rem}
+th,td{padding:.38rem .55rem;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
 th{position:sticky;top:0;background:var(--panel);font-weight:600}
 td.n,th.n{text-align:right}
 tbody th{position:static;background:none;font-weight:600;overflow-wrap:break-word;min-width:4.5rem;max-width:16rem}

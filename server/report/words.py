@@ -196,10 +196,19 @@ def choice_of_k(record: RunRecord, study: Study) -> str:
     same = study.stability.group_counts.get(k, 0)
     others = [f"{other} ({times}×)" for other, times in study.stability.group_counts.items() if other != k]
     rest = f"; otherwise {', '.join(others)}" if others else ""
+    if 2 * same < study.stability.draws:
+        rest += ". So their number is less sure than who belongs together; cluster.k fixes it"
     return (
         f"{count(k, 'group')}. With {LEFT_OUT:.0%} of the sites left out, {same} of {study.stability.draws} draws end "
         f"with as many{rest}."
     )
+
+
+def doubtful(record: RunRecord, study: Study) -> str:
+    """Which sites are hard to place."""
+    assert record.grouping is not None
+    hard = [record.grouping.sites[i] for i in np.flatnonzero(study.hard)]
+    return f"Hard to place: {names(hard)}." if hard else "No site is hard to place."
 
 
 def count(number: int, one: str, many: str = "") -> str:
