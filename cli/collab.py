@@ -149,9 +149,9 @@ def apply_at_site(options: argparse.Namespace) -> int:
         f"loss {found.loss:.4f} on {found.count} test samples"
     )
     if model is not None:
-        from safetensors.numpy import save_file
+        from common.tensors import write_tensors
 
-        save_file(model, options.out)
+        write_tensors(Path(options.out), model)
         print(f"kept the model in {options.out}: it holds the private map, so it stays at the site")
     return 0
 

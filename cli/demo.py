@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
     from cli.preflight import prepare
     from cli.simulation import simulate
     from server.methods import METHODS as REGISTRY
-    from server.run_directory import SUMMARY
+    from server.report import page, read_run
+    from server.run_directory import REPORT, SUMMARY, write_text
 
     out = (options.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-demo").absolute()
     table = Table("method", "groups", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth", "seconds")
@@ -49,5 +50,6 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     console.print(f"\nTest accuracy after the last round, pooled over {config.sites} sites, seed {options.seed}:")
     console.print(table)
-    console.print(f"Run directories: {out}", soft_wrap=True)
+    write_text(out / REPORT, page([read_run(out / method) for method in METHODS]))
+    console.print(f"Run directories: {out}\nThe three side by side, as a page: {out / REPORT}", soft_wrap=True)
     return 0

@@ -6,7 +6,25 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cli import bench, collab, demo, methods, moves, provision, run, schema, server, settings, simulate, site
+from cli import (
+    bench,
+    collab,
+    demo,
+    export,
+    methods,
+    moves,
+    predict,
+    preview,
+    provision,
+    report,
+    run,
+    schema,
+    server,
+    settings,
+    simulate,
+    site,
+    watch,
+)
 from common.config import SettingsError
 
 
@@ -14,7 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the chosen job; return the exit code."""
     parser = argparse.ArgumentParser(prog="coterie", description="Clustered federated learning that deploys.")
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
-    for module in (simulate, bench, demo, methods, moves, provision, server, site, run, schema, collab, settings):
+    for module in (
+        simulate, demo, bench, preview, report, watch, moves, provision, server, site, run, predict, export,
+        schema, collab, methods, settings,
+    ):  # fmt: skip
         module.register(jobs)
     options = parser.parse_args(arguments)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from client.data import discover_classes, load_site
 from client.identity import Identity
 from common.config import Config
+from server.listeners import require_trackers
 from server.methods import settle
 
 
@@ -12,6 +13,7 @@ def prepare(config: Config) -> Config:
     """Return the configuration with all the run will have filled in, or raise `SettingsError` saying what to do."""
     # Also looks the method up, and says which ones there are.
     config = settle(config)
+    require_trackers(config.track)
     data = config.data
     if not data.classes:
         config = config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})

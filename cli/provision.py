@@ -318,6 +318,9 @@ data = ""
 # Folder for embeddings and decoded images; empty: the user's cache folder.
 cache = ""
 
+# Folder for the final model of every run this site took part in.
+models = "models"
+
 # Local port of the SuperNode; each on one machine needs its own.
 port = 9094
 """

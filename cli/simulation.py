@@ -57,7 +57,7 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
     """
     outcome = _Outcome()
     directory = open_run(config)
-    listeners: list[Listener] = [*run_listeners(directory), outcome]
+    listeners: list[Listener] = [*run_listeners(directory, config.track), outcome]
     stop = threading.Event()
     server_app = ServerApp()
 

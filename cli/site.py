@@ -115,6 +115,7 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
     for key, value in (
         ("data-path", settings.data),
         ("cache", settings.cache),
+        ("models", settings.models),
         ("encoder-weights", settings.encoder_weights),
         ("anchor-secret", settings.anchor_secret),
         ("anchor-sample", settings.anchor_sample),

@@ -20,7 +20,7 @@ from cli.start_file import SiteFile, located
 from client.data import NoUsableData, SiteData, discover_classes, load_site
 from client.data.samples import ImageSamples
 from client.encoder import Encoder, EncoderError, load_encoder
-from client.identity import Identity, cache_folder, identify
+from client.identity import Identity, cache_folder, identify, models_folder
 from client.objectives import plain
 from client.training import default_device, train
 from common.classes import agreed_classes
@@ -62,6 +62,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
         f"{_duration(epoch.seconds)} (measured on {epoch.images} samples)"
     )
     print(f"cache: {cache_folder(identity, run.cache)}")
+    print(f"models: {models_folder(identity) or 'none are kept'}")
     try:
         check_credentials(path, settings)
         key = authority.read_private_key(located(path, settings.key)).public_key()

@@ -53,6 +53,7 @@ class SiteFile(Section):
         "", description="the site's folder with one sub-folder per class, CSV manifest, .npz file or table"
     )
     cache: str = Field("", description="folder for embeddings and decoded images; empty: the user's cache folder")
+    models: str = Field("models", description="folder for the final model of every run this site took part in")
     encoder_weights: str = Field("", description="the site's own copy of the encoder's weights, if the run needs one")
     anchor_secret: str = Field(
         "", description="methods dc-cfl and dc: file with the secret that all sites share and the server does not know"

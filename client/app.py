@@ -28,14 +28,15 @@ from client.fingerprints.mean import mean_feature
 from client.fingerprints.path import head_path
 from client.fingerprints.signature import signature as class_prototypes
 from client.fingerprints.subspace import subspace as directions
-from client.identity import Identity, cache_folder, identify
+from client.identity import Identity, cache_folder, identify, models_folder
+from client.keeping import keep_model
 from client.objectives import OBJECTIVES, MakeObjective
 from client.personal import Personalisation, set_aside
 from client.training import TrainingDiverged, default_device, evaluate, train
 from common import wire
 from common.config import EncoderSettings, SettingsError, SiteSettings
 from common.fingerprint import Fingerprint
-from common.metrics import EvaluationStatistics
+from common.metrics import EvaluationStatistics, summarise
 from common.models import InvalidState, State, get_state, set_state
 from common.networks import build_for, mlp_like
 from common.randomness import derive_seed
@@ -45,7 +46,7 @@ app = ClientApp()
 _log = logging.getLogger("coterie")
 
 # Testing keeps no activations for a backward pass, so it takes larger steps than training.
-_TEST_BATCH = 128
+TEST_BATCH = 128
 
 # Errors that speak of settings and models, never of a site's data.
 _PUBLIC = (EncoderError, TrainingDiverged, wire.WireError)
@@ -136,6 +137,7 @@ def _card(site: SiteData, identity: Identity) -> wire.SiteCard:
         fault_count=len(site.faults),
         # Simulated sites share one data set on one machine: the first of them reports it, by name.
         faults=named if identity.is_simulated else (),
+        keeps=models_folder(identity) is not None,
     )
 
 
@@ -218,7 +220,7 @@ def apply_answer(
         _collaborator(task, identity, site).integrated(answer, site.test),
         site.test_labels,
         classes=len(site.classes),
-        batch_size=_TEST_BATCH,
+        batch_size=TEST_BATCH,
         device=default_device(),
     )
     return statistics, model
@@ -245,7 +247,7 @@ def _losses(models: list[State], settings: SiteSettings, site: SiteData) -> NDAr
                 site.train_inputs(),
                 site.train_labels,
                 classes=len(site.classes),
-                batch_size=_TEST_BATCH,
+                batch_size=TEST_BATCH,
                 device=default_device(),
             )
             values[place] = statistics.loss_sum / len(site.train)
@@ -274,16 +276,40 @@ def _train(message: Message, task: wire.Task, identity: Identity, site: SiteData
 
 def _evaluate(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
     start = time.perf_counter()
-    model = _received_model(message, task.settings)
-    statistics = evaluate(
+    statistics = _test(_received_model(message, task.settings), site)
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+
+
+def _test(model: nn.Module, site: SiteData) -> EvaluationStatistics:
+    return evaluate(
         model,
         site.test_inputs(),
         site.test_labels,
         classes=len(site.classes),
-        batch_size=_TEST_BATCH,
+        batch_size=TEST_BATCH,
         device=default_device(),
     )
-    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+
+
+def _keep(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
+    start = time.perf_counter()
+    folder = models_folder(identity)
+    if folder is None or task.group is None:
+        raise wire.WireError("this site keeps no models" if folder is None else "the model is of no group")
+    model = _received_model(message, task.settings)
+    path = keep_model(
+        folder,
+        get_state(model),
+        summarise(_test(model, site)),
+        settings=task.settings,
+        classes=site.classes,
+        identity=identity,
+        group=task.group,
+        round_number=task.round_number,
+        run=message.metadata.run_id,
+    )
+    _log.info("the final model of group %d is kept in %s", task.group, path)
+    return wire.pack_kept(time.perf_counter() - start)
 
 
 def _personalise(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
@@ -292,14 +318,7 @@ def _personalise(message: Message, task: wire.Task, identity: Identity, site: Si
     group, *starts = wire.unpack_models(message.content)
     personalisation = Personalisation(_loaded(group, settings), site, settings, task.rounds, default_device())
     kept, state = personalisation.choose(group, starts[0] if starts else None)
-    statistics = evaluate(
-        _loaded(state, settings),
-        site.test_inputs(),
-        site.test_labels,
-        classes=len(site.classes),
-        batch_size=_TEST_BATCH,
-        device=default_device(),
-    )
+    statistics = _test(_loaded(state, settings), site)
     return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, kept))
 
 
@@ -351,6 +370,12 @@ def collaboration(message: Message, context: Context) -> Message:
 def personalise(message: Message, context: Context) -> Message:
     """Make a model of the site's own from its group's, and test it."""
     return _reply(message, context, _personalise)
+
+
+@app.query("keep")
+def keep(message: Message, context: Context) -> Message:
+    """Keep the group's final model on the site's own disk."""
+    return _reply(message, context, _keep)
 
 
 @app.train()

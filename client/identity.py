@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Identity:
         File with the secret that the sites share and the server does not know (node config `anchor-secret`).
     anchor_sample
         The site's own copy of the public rows or images that anchors are made of (node config `anchor-sample`).
+    models
+        Folder for the final models (node config `models`); None: as `models_folder` has it.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Identity:
     encoder_weights: Path | None = None
     anchor_secret: Path | None = None
     anchor_sample: Path | None = None
+    models: Path | None = None
 
     @property
     def is_simulated(self) -> bool:
@@ -57,6 +61,7 @@ def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
         encoder_weights=_path(node_config.get("encoder-weights")),
         anchor_secret=_path(node_config.get("anchor-secret")),
         anchor_sample=_path(node_config.get("anchor-sample")),
+        models=_path(node_config.get("models")),
     )
 
 
@@ -71,3 +76,11 @@ def cache_folder(identity: Identity, setting: str) -> Path:
     if setting and identity.is_simulated:
         return Path(setting).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
+
+
+def models_folder(identity: Identity) -> Path | None:
+    """Return where the site keeps final models; None for a simulated site that nobody told to keep any."""
+    if identity.models is not None or identity.is_simulated:
+        return identity.models
+    # Sites of one machine may share the folder of the cache, but never a model.
+    return cache_folder(identity, "") / "models" / quote(identity.name, safe="")

@@ -116,21 +116,33 @@ def evaluate(
     device: torch.device,
 ) -> EvaluationStatistics:
     """Return the statistics of the model on images or rows, as `train` takes them, and labels int64[n]; n may be 0."""
+    scores = log_probabilities(model, inputs, classes=classes, batch_size=batch_size, device=device)
+    losses = functional.nll_loss(scores, _tensor(labels), reduction="none")
+    return from_scores(scores.exp().numpy(), labels, losses.numpy())
+
+
+def log_probabilities(
+    model: nn.Module,
+    inputs: NDArray[np.uint8] | NDArray[np.float32],
+    *,
+    classes: int,
+    batch_size: int,
+    device: torch.device,
+) -> Tensor:
+    """Return the model's scores of images or rows as float64[n, classes] on the CPU; n may be 0."""
     _to_device(model, device)
     model.eval()
     values = _tensor(inputs)
-    logits = torch.empty((len(labels), classes), dtype=torch.float64)
+    logits = torch.empty((len(inputs), classes), dtype=torch.float64)
     # Entered only now: parameters moved to a device in inference mode could not be trained any more.
     with torch.inference_mode():
-        for start in range(0, len(labels), batch_size):
+        for start in range(0, len(inputs), batch_size):
             part = slice(start, start + batch_size)
             logits[part] = model(normalise(values[part].to(device)))
     if not logits.isfinite().all():
         raise TrainingDiverged("the model's scores on the test split are not finite: a lower train.lr may help")
     # Softmax in float64: in float32 confident scores would round to 1 and lose their ranks.
-    log_probabilities = functional.log_softmax(logits, dim=1)
-    losses = functional.nll_loss(log_probabilities, _tensor(labels), reduction="none")
-    return from_scores(log_probabilities.exp().numpy(), labels, losses.numpy())
+    return functional.log_softmax(logits, dim=1)
 
 
 def _prepare_batch_norm(model: nn.Module, statistics: str) -> None:

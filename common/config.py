@@ -226,6 +226,7 @@ class Config(SiteSettings):
     resume: Literal["never", "auto"] = Field(
         "never", description="auto: go on after the last complete round of the run that `out` holds, if there is one"
     )
+    track: Names = Field((), description="also write for: tensorboard, mlflow (each needs the extra of its name)")
     checkpoint: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
     cluster: ClusterSettings = ClusterSettings()
     split: SplitSettings = SplitSettings()

@@ -54,17 +54,21 @@ class WireError(ValueError):
 
 @dataclass(frozen=True)
 class Task:
-    """Server → site: what to do, and everything needed to do it; `objective` is what training minimises."""
+    """Server → site: what to do, and everything needed to do it.
+
+    `objective` is what training minimises; `group` goes with a model that is to be kept.
+    """
 
     settings: SiteSettings
     round_number: int
     rounds: int
     objective: str = "plain"
+    group: int | None = None
 
 
 @dataclass(frozen=True)
 class SiteCard:
-    """Site → server, with its first answer: who it is and how much data it has."""
+    """Site → server, with its first answer: who it is, how much data it has, whether it wants to keep a model."""
 
     name: str
     train_samples: int
@@ -72,6 +76,7 @@ class SiteCard:
     class_counts: tuple[int, ...]
     fault_count: int
     faults: tuple[str, ...]
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,8 @@ def pack_task(task: Task, *models: ArrayRecord) -> RecordDict:
             "objective": task.objective,
         }
     )
+    if task.group is not None:
+        config["group"] = task.group
     content = RecordDict({"task": config})
     for place, model in enumerate(models):
         content[_model_key(place)] = model
@@ -182,7 +189,8 @@ def unpack_task(content: RecordDict) -> Task:
         settings = SiteSettings.model_validate_json(_text(config, "settings"), strict=False)
     except ValidationError as error:
         raise WireError(f"the server's settings are not valid here: {error}") from None
-    return Task(settings, _count(config, "round"), _count(config, "rounds"), _text(config, "objective"))
+    group = _count(config, "group") if "group" in config else None
+    return Task(settings, _count(config, "round"), _count(config, "rounds"), _text(config, "objective"), group)
 
 
 def unpack_model(content: RecordDict) -> State:
@@ -240,6 +248,7 @@ def pack_introduction(introduction: Introduction) -> RecordDict:
                     "class_counts": list(card.class_counts),
                     "fault_count": card.fault_count,
                     "faults": list(card.faults[:_MAX_FAULTS_NAMED]),
+                    "keeps": card.keeps,
                     "seconds": introduction.seconds,
                 }
             )
@@ -278,6 +287,7 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
         class_counts=tuple(int(count) for count in counts),
         fault_count=_count(config, "fault_count"),
         faults=tuple(plain_text(fault) for fault in faults[:_MAX_FAULTS_NAMED]),
+        keeps=_truth(config, "keeps"),
     )
     if sum(card.class_counts) != card.train_samples:
         raise WireError(f"class counts sum to {sum(card.class_counts)}, not to {card.train_samples} training samples")
@@ -452,6 +462,19 @@ def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Ev
     return Evaluation(statistics, _number(metrics, "seconds"), KEPT[kept])
 
 
+def pack_kept(seconds: float) -> RecordDict:
+    """Say that the final model is on the site's disk. Where, is nobody else's business."""
+    return RecordDict({"kept": MetricRecord({"version": VERSION, "seconds": seconds})})
+
+
+def unpack_kept(content: RecordDict, *, limit_mb: int) -> float:
+    """Read that a site keeps its model; return the seconds it took."""
+    _check_size(content, limit_mb)
+    metrics = _scalars(content, "kept", MetricRecord)
+    _check_version(metrics)
+    return _number(metrics, "seconds")
+
+
 # --- arrays ----------------------------------------------------------------------------------------------------
 
 
@@ -531,6 +554,13 @@ def _text(record: _Scalars, key: str) -> str:
     value = record.get(key)
     if not isinstance(value, str):
         raise WireError(f"{key} must be text, not {value!r}")
+    return value
+
+
+def _truth(record: _Scalars, key: str) -> bool:
+    value = record.get(key, False)
+    if not isinstance(value, bool):
+        raise WireError(f"{key} must be true or false, not {value!r}")
     return value
 
 

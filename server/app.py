@@ -19,7 +19,7 @@ from server import run_directory
 from server.continuation import Continuation
 from server.events import Audience, Listener, RunEnded
 from server.grid import RunInterrupted, StreamingGrid
-from server.listeners import run_listeners
+from server.listeners import require_trackers, run_listeners
 from server.methods import get_method, settle
 from server.one_round import OneRoundStrategy
 from server.strategy import ClusteredStrategy
@@ -36,8 +36,9 @@ def main(grid: Grid, context: Context) -> None:
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())
     config = settle(parse(context.run_config))
+    require_trackers(config.track)
     directory = run_directory.open_run(config)
-    conduct(grid, config, run_listeners(directory), directory=directory)
+    conduct(grid, config, run_listeners(directory, config.track), directory=directory)
 
 
 def conduct(
@@ -83,6 +84,8 @@ def conduct(
             )
         if config.personalise != "none":
             strategy.personalise(streaming)
+        if config.rounds:
+            strategy.hand_out(streaming)
     except RunInterrupted as interruption:
         audience.tell(RunEnded("interrupted", str(interruption)))
     except Exception as error:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from server.run_directory import write_tensors
+from common.tensors import write_tensors
 
 _MARK = b"coterie checkpoint 1"
 _DIGEST_BYTES = 32

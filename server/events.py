@@ -16,7 +16,7 @@ from common.models import State
 from common.wire import SiteCard
 from server.migration import Evidence
 
-Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve"]
+Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve", "keep"]
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from common.config import Config, SettingsError, flatten
 
@@ -24,11 +19,12 @@ DISTANCES = "distances.npy"
 METRICS = "metrics.csv"
 SUMMARY = "summary.json"
 MODELS = "models"
+REPORT = "report.html"
 CHECKPOINTS = "checkpoint"
 
 # What has no bearing on the figures of a run and may be different when it goes on.
 _MAY_CHANGE = {
-    "out", "resume", "checkpoint", "cache",
+    "out", "resume", "checkpoint", "cache", "track",
     "round.deadline", "round.start_timeout", "round.in_flight", "round.max_message_mb",
 }  # fmt: skip
 
@@ -92,22 +88,18 @@ def is_finished(path: Path, config: Config) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never half of one."""
+    """Write JSON as `write_text` does."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old one or the new one, never half of one."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, allow_nan=False)
-        file.write("\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-
-
-def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write contiguous arrays as safetensors; a full disk is an OSError, as with every other file."""
-    try:
-        save_file(dict(arrays), path)
-    except SafetensorError as error:
-        raise OSError(f"{path.name} cannot be written: {error}") from None
 
 
 class Appended:

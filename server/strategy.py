@@ -379,12 +379,28 @@ class ClusteredStrategy(Strategy):
         self._keep(self._done + server_round, self.state)
         return MetricRecord({"accuracy": overall.accuracy, "macro_f1": overall.macro_f1, "mean_site_accuracy": mean})
 
+    # --- after the last round ----------------------------------------------------------------------------------
+
     def personalise(self, grid: StreamingGrid) -> None:
         """After the last round, let every site make a model of its own from its group's, and tell how that does."""
         personalise(
             grid, self._config, [member for member in self._roster.members if self._tested(0, [member])],
             self._models, self._initial, self._audience,
         )  # fmt: skip
+
+    def hand_out(self, grid: StreamingGrid) -> None:
+        """Send every site that keeps models its group's final one; who does not get it is named."""
+        if not self._models or not any(member.card.keeps for member in self._roster.members):
+            return
+        messages = self._ask("keep", self._config.rounds, grid, self._keepers)
+        for member, reply in self._replies(grid.send_and_receive(messages, timeout=self._config.round.deadline)):
+            try:
+                seconds = wire.unpack_kept(content_of(reply), limit_mb=self._config.round.max_message_mb)
+            except wire.WireError as error:
+                self._leave_out(member, str(error))
+            else:
+                self._accepted(member, reply, seconds)
+        self._report_silent()
 
     # --- between training and testing --------------------------------------------------------------------------
 
@@ -466,13 +482,15 @@ class ClusteredStrategy(Strategy):
     def _messages(self, book: StageBook, members: list[Member]) -> Iterator[Message]:
         task = wire.Task(self._settings, book.round_number, self._config.rounds, self._method.objective)
         packed: dict[int, ArrayRecord] = {}
+        keeping = book.stage == "keep"
         for member in members:
             # Members come group by group: each group's model is serialised once, and only while it is being sent.
             offers = book.offers[member.name]
             packed = {group: packed.get(group) or wire.pack_arrays(self._models[group]) for group in offers}
-            content = wire.pack_task(task, *packed.values())
+            content = wire.pack_task(replace(task, group=member.group) if keeping else task, *packed.values())
             book.bytes_sent[member.name] = wire.size(content)
-            yield Message(content, member.node_id, book.stage, ttl=self._config.round.deadline)
+            kind = "query.keep" if keeping else book.stage
+            yield Message(content, member.node_id, kind, ttl=self._config.round.deadline)
 
     def _offers(self, stage: Stage, member: Member) -> tuple[int, ...]:
         """Groups whose models a member is sent; it is tested with its own alone."""
@@ -494,6 +512,9 @@ class ClusteredStrategy(Strategy):
     def _tested(self, round_number: int, members: list[Member]) -> list[Member]:
         # Who has nothing to test on is not asked, unless that may have changed.
         return [member for member in members if member.card.test_samples or self._changing]
+
+    def _keepers(self, round_number: int, members: list[Member]) -> list[Member]:
+        return [member for member in members if member.card.keeps]
 
     def _replies(self, replies: Iterable[Message]) -> Iterator[tuple[Member, Message]]:
         """Match replies to the members that were asked; a reply nobody asked for is dropped."""

@@ -7,7 +7,7 @@ another order.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -31,12 +31,21 @@ def set_task_identity() -> None:
 class LoopbackGrid(Grid):
     """`sites` simulated sites; node ids are 100, 101, …"""
 
-    def __init__(self, sites: int, *, order_seed: int | None = None, fault: Fault | None = None) -> None:
+    def __init__(
+        self,
+        sites: int,
+        *,
+        order_seed: int | None = None,
+        fault: Fault | None = None,
+        node_configs: Mapping[int, Mapping[str, str]] | None = None,
+    ) -> None:
         set_task_identity()
         self.connected = {100 + index: index for index in range(sites)}
         self.pushed: list[Message] = []
         self.replies: list[Message] = []
         self._count = sites
+        # What single sites are told beyond their share of the data.
+        self._node_configs = node_configs or {}
         self._order = random.Random(order_seed) if order_seed is not None else None
         self._fault = fault
         self._replies: dict[str, Message] = {}
@@ -86,7 +95,7 @@ class LoopbackGrid(Grid):
 
     def node_config(self, index: int) -> dict[str, bool | int | float | str]:
         """What a site's operator set up; a site with data of its own has more."""
-        return {"partition-id": index, "num-partitions": self._count}
+        return {"partition-id": index, "num-partitions": self._count, **self._node_configs.get(index, {})}
 
     def _answer(self, message: Message) -> Message | None:
         node = message.metadata.dst_node_id

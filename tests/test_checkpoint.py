@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from common.config import Config, SettingsError
+from common.tensors import write_tensors
 from server.app import conduct
 from server.checkpoint import Checkpoints, InvalidCheckpoint, read
 from server.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed, StageStarted
 from server.listeners import run_listeners
 from server.listeners.journal import read_events
-from server.run_directory import Appended, open_run, write_tensors
+from server.run_directory import Appended, open_run
 from tests.loopback import LoopbackGrid
 from tests.runs import MakeConfig, Record
 

@@ -327,3 +327,37 @@ def test_losses_are_bounded() -> None:
 def test_size_counts_array_bytes() -> None:
     assert wire.size(RecordDict({"m": MetricRecord({"a": 1})})) == 0
     assert wire.size(update()) > 2 * 3 * 4
+
+
+def test_whether_a_site_keeps_models_travels_with_its_card() -> None:
+    for keeps in (True, False):
+        sent = wire.pack_introduction(wire.Introduction(card(keeps=keeps), signature(), 0.5))
+        assert read_introduction(sent).card.keeps is keeps
+    # A site of an earlier version says nothing of it.
+    del sent["site"]["keeps"]  # type: ignore[attr-defined]
+    assert read_introduction(sent).card.keeps is False
+    sent["site"]["keeps"] = 1  # type: ignore[index]
+    with pytest.raises(wire.WireError, match="keeps must be true or false"):
+        read_introduction(sent)
+
+
+def test_the_group_of_a_model_to_keep_travels_with_the_task() -> None:
+    for group in (None, 0, 3):
+        task = wire.Task(Config().for_site(), 2, 5, group)
+        assert wire.unpack_task(wire.pack_task(task)) == task
+    sent = wire.pack_task(wire.Task(Config().for_site(), 2, 5, 1))
+    sent["task"]["group"] = -1  # type: ignore[index]
+    with pytest.raises(wire.WireError, match="group must be a whole number"):
+        wire.unpack_task(sent)
+
+
+def test_that_a_model_is_kept_round_trips() -> None:
+    assert wire.unpack_kept(wire.pack_kept(0.25), limit_mb=1) == 0.25
+    for content, words in (
+        (RecordDict(), "no 'kept' record"),
+        (wire.pack_refusal("disk full"), "disk full"),
+        (RecordDict({"kept": MetricRecord({"version": wire.VERSION, "seconds": -1.0})}), "seconds"),
+        (RecordDict({"kept": MetricRecord({"version": 0, "seconds": 1.0})}), "version"),
+    ):
+        with pytest.raises(wire.WireError, match=words):
+            wire.unpack_kept(content, limit_mb=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +69,19 @@ def read_folder(root: Path, classes: Mapping[str, int]) -> FileSamples:
             label = class_index(child.name, classes, f"folder {child}")
             entries += (_Entry(path.relative_to(root).as_posix(), path, label, split) for path in _below(child))
     return _checked(root, entries, faults)
+
+
+def read_images(paths: Sequence[Path]) -> FileSamples:
+    """List image files, and all below folders, that nobody has labelled; each is called as it was given."""
+    entries: list[_Entry] = []
+    faults: list[Fault] = []
+    for path in dict.fromkeys(paths):
+        if not path.exists():
+            faults.append(Fault(str(path), "does not exist"))
+            continue
+        found = _below(path) if path.is_dir() else [path]
+        entries += (_Entry(str(file), file, label=0) for file in found)
+    return _checked(Path(), entries, faults)
 
 
 def folder_classes(root: Path) -> tuple[str, ...]:

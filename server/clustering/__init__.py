@@ -1,4 +1,5 @@
-"""From fingerprints to groups: distances, linkage, silhouettes, automatic K, communities of a graph. Arrays only."""
+"""From fingerprints to groups: distances, linkage, silhouettes, automatic K, communities of a graph; how sure they are,
+and a map of them. Arrays only."""
 
 from __future__ import annotations
 
@@ -7,13 +8,17 @@ from server.clustering.cosine import bipartition, cosine_distance, cosine_simila
 from server.clustering.distances import overlap_distance
 from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.linkage import Linkage, MergeTree, agglomerate, merge_tree
+from server.clustering.scaling import SiteMap, site_map
 from server.clustering.select_k import KSelection, agglomerate_auto, select_k
-from server.clustering.silhouette import mean_silhouette
+from server.clustering.silhouette import mean_silhouette, silhouettes_of_cuts, site_silhouettes
+from server.clustering.stability import Stability, redraw
 
 __all__ = [
     "KSelection",
     "Linkage",
     "MergeTree",
+    "SiteMap",
+    "Stability",
     "agglomerate",
     "agglomerate_auto",
     "bipartition",
@@ -25,6 +30,10 @@ __all__ = [
     "overlap_distance",
     "path_similarity",
     "principal_angles",
+    "redraw",
     "select_k",
+    "silhouettes_of_cuts",
+    "site_map",
+    "site_silhouettes",
     "subspace_distance",
 ]

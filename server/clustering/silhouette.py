@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from server.clustering.distances import Matrix, checked_distance
+from server.clustering.distances import Matrix, Vector, checked_distance
 from server.clustering.linkage import MergeTree
 
 
@@ -15,11 +15,16 @@ def mean_silhouette(distance: ArrayLike, labels: NDArray[np.int64]) -> float:
     a is the mean distance to the other members of the own cluster, b the mean distance to the nearest other cluster.
     A singleton counts 0, a site with a = b = 0 too, and S = 0 for a single cluster.
     """
+    return float(site_silhouettes(distance, labels).mean())
+
+
+def site_silhouettes(distance: ArrayLike, labels: NDArray[np.int64]) -> Vector:
+    """The silhouette of every site, float64[N]; see `mean_silhouette`."""
     matrix = checked_distance(distance)
     labels = np.asarray(labels)
     if labels.shape != (len(matrix),):
         raise ValueError(f"{len(matrix)} sites need {len(matrix)} labels; got shape {labels.shape}")
-    return _silhouette_of_sums(matrix @ _indicator(labels), labels)
+    return _silhouettes_of_sums(matrix @ _indicator(labels), labels)
 
 
 def silhouettes_of_cuts(distance: Matrix, tree: MergeTree, k_max: int) -> dict[int, float]:
@@ -33,7 +38,7 @@ def silhouettes_of_cuts(distance: Matrix, tree: MergeTree, k_max: int) -> dict[i
     scores = {}
     for k in range(1, min(k_max, tree.sites) + 1):
         labels = tree.cut(k)
-        scores[k] = _silhouette_of_sums(sums @ _indicator(labels[representative]), labels)
+        scores[k] = float(_silhouettes_of_sums(sums @ _indicator(labels[representative]), labels).mean())
     return scores
 
 
@@ -42,17 +47,17 @@ def _indicator(labels: NDArray[np.int64]) -> Matrix:
     return np.eye(int(labels.max()) + 1)[labels]
 
 
-def _silhouette_of_sums(sums: Matrix, labels: NDArray[np.int64]) -> float:
-    """S from float64[N, K], the summed distance of each site to each cluster."""
+def _silhouettes_of_sums(sums: Matrix, labels: NDArray[np.int64]) -> Vector:
+    """The silhouette of each site from float64[N, K], its summed distance to each cluster."""
     sites = np.arange(len(labels))
     sizes = np.bincount(labels)
     if len(sizes) == 1:
-        return 0.0
+        return np.zeros(len(labels))
     own_size = sizes[labels]
     own = sums[sites, labels] / np.maximum(own_size - 1, 1)
     to_others = sums / sizes
     to_others[sites, labels] = np.inf
     nearest = to_others.min(axis=1)
     widest = np.maximum(own, nearest)
-    value = np.divide(nearest - own, widest, out=np.zeros(len(labels)), where=(own_size > 1) & (widest > 0))
-    return float(value.mean())
+    value: Vector = np.divide(nearest - own, widest, out=np.zeros(len(labels)), where=(own_size > 1) & (widest > 0))
+    return value

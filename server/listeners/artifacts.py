@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from common.classes import agreed_classes
 from common.config import Config
+from common.kept_model import describe, save_model
+from common.metrics import Metrics
 from common.models import State
 from common.wire import SiteCard
 from server import run_directory
@@ -27,6 +32,7 @@ from server.events import (
     SitePlaced,
     SiteRenewed,
 )
+from server.listeners.journal import read_events
 
 _PACKAGES = ("coterie", "flwr", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
 
@@ -41,19 +47,25 @@ class Artifacts:
         self._cards: dict[str, SiteCard] = {}
         self._labels: dict[str, int] = {}
         self._models: dict[int, State] = {}
+        self._tested: dict[int, Metrics] = {}
+        self._config: Config | None = None
+        self._round = 0
 
     def hear(self, event: Event) -> None:
         """Write each file as soon as its content is known."""
         match event:
             case RunStarted(config):
+                self._config = config
                 self._run = _describe(config)
                 self._write_run("running", "")
             case RunResumed():
+                self._config, self._round = event.config, event.round_number
                 self._run = _describe(event.config) | self._resumed()
                 self._write_run("running", "")
                 self._clusters = self._kept_clusters()
                 self._cards = {card.name: card for card in event.cards}
                 self._labels, self._models = event.labels, event.models
+                self._tested = self._kept_tested()
                 self._write_clusters()
             case SiteEnrolled(card):
                 self._cards[card.name] = card
@@ -66,7 +78,7 @@ class Artifacts:
                 self._labels[site] = group
                 self._write_clusters()
             case RoundFinished():
-                self._models = event.models
+                self._models, self._tested, self._round = event.models, event.groups, event.round_number
                 if event.labels != self._labels:
                     self._labels = event.labels
                     self._write_clusters()
@@ -74,9 +86,15 @@ class Artifacts:
                 if self._labels:
                     # The disk may have been full when they last changed.
                     self._write_clusters()
-                for group, state in self._models.items():
-                    save_model(self._directory / run_directory.MODELS / f"group-{group}.safetensors", state)
+                self._save_models()
                 self._write_run(outcome, reason)
+
+    def _save_models(self) -> None:
+        assert self._config is not None
+        classes = agreed_classes(self._config.data)
+        for group, state in self._models.items():
+            card = describe(self._config, classes, group, self._round, self._tested.get(group))
+            save_model(self._directory / run_directory.MODELS / f"group-{group}.safetensors", state, card)
 
     def _write_run(self, outcome: str, reason: str) -> None:
         run_directory.write_json(
@@ -91,6 +109,15 @@ class Artifacts:
     def _kept_clusters(self) -> dict[str, object]:
         kept = json.loads((self._directory / run_directory.CLUSTERS).read_text(encoding="utf-8"))
         return {key: kept[key] for key in ("cv", "window", "silhouette", "distance_order")}
+
+    def _kept_tested(self) -> dict[int, Metrics]:
+        """What the groups achieved in the last round before the run went on."""
+        rounds = [event for event in read_events(self._directory) if event["event"] == "RoundFinished"]
+        tested: dict[int, Metrics] = {}
+        for group, metrics in (rounds[-1]["groups"] if rounds else {}).items():
+            values: dict[str, Any] = {key: math.nan if value is None else value for key, value in metrics.items()}
+            tested[int(group)] = Metrics(**values)
+        return tested
 
     def _groups_formed(self, event: GroupsFormed) -> None:
         self._labels = dict(zip(event.sites, event.labels, strict=True))
@@ -119,13 +146,6 @@ class Artifacts:
         }
         value = {"k": len(set(self._labels.values())), **self._clusters, "sites": sites}
         run_directory.write_json(self._directory / run_directory.CLUSTERS, value)
-
-
-def save_model(path: Path, state: State) -> None:
-    """Write a model so that a reader sees a whole file or none."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    run_directory.write_tensors(temporary, {name: np.ascontiguousarray(array) for name, array in state.items()})
-    temporary.replace(path)
 
 
 def _now() -> str:

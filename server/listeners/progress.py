@@ -47,6 +47,7 @@ _STAGES = {
     "evaluate": "testing",
     "personalise": "making models of their own",
     "solve": "training at the server",
+    "keep": "handing out the final models",
 }
 _SHOWN_INCIDENTS = 5
 _SIGN_OF_LIFE = 10.0  # seconds

@@ -1,0 +1,40 @@
+"""`coterie export`: a trained model for other programs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cli.arguments import Subparsers
+
+
+def register(jobs: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = jobs.add_parser(
+        "export",
+        help="write a trained model as ONNX",
+        description="Writes an ONNX file with the preprocessing inside: uint8 pixels [n, size, size, channels] in, "
+        "probabilities [n, classes] out; class names and the model card are in its metadata. Needs coterie[onnx].",
+    )
+    parser.add_argument(
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="model.safetensors of a site, or models/group-<k>.safetensors of a run",
+    )
+    parser.add_argument("--onnx", action="store_true", required=True, help="the format; there is no other yet")
+    parser.add_argument("--out", type=Path, help="file to write; default MODEL with the ending .onnx")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Export and say where it is."""
+    from client.onnx_export import export_onnx
+    from client.prediction import open_model
+
+    model, card = open_model(options.model)
+    out = options.out or options.model.with_suffix(".onnx")
+    export_onnx(model, card, out)
+    side = f"{card.image_size}, {card.image_size}, {card.channels}"
+    print(f"{out}: pixels uint8[n, {side}] → probabilities of {', '.join(card.classes)}")
+    return 0

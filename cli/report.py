@@ -1,0 +1,38 @@
+"""`coterie report`: one page that shows a run, and others beside it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cli.arguments import Subparsers
+from common.config import SettingsError
+
+
+def register(jobs: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = jobs.add_parser(
+        "report",
+        help="make one page that shows a run, and others beside it",
+        description="Builds a self-contained HTML page from run directories alone. The page is about the first RUN; "
+        "the others are compared with it, and with a FedAvg run among them it names the sites that do worse than under "
+        "FedAvg. Every run writes such a page about itself when it ends.",
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory, finished or still growing")
+    parser.add_argument("--out", type=Path, help="file to write; default report.html in the first RUN")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page and say where it is."""
+    from server.report import page, read_run
+    from server.run_directory import REPORT, write_text
+
+    out = options.out or options.runs[0] / REPORT
+    text = page([read_run(directory) for directory in options.runs])
+    try:
+        write_text(out, text)
+    except OSError as error:
+        raise SettingsError(f"cannot write {out}: {error.strerror}; name another file with --out") from None
+    print(f"{out.absolute()} ({len(text.encode()) / 1e6:.1f} MB)")
+    return 0

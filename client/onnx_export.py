@@ -1,0 +1,65 @@
+"""A model as an ONNX file that needs neither Coterie nor torch, with its preprocessing inside."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from client.training import normalise
+from common.config import SettingsError
+from common.kept_model import ModelCard
+
+
+class _Deployed(nn.Module):
+    """Pixels in, probabilities out."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        logits: Tensor = self.network(normalise(pixels))
+        return logits.softmax(dim=1)
+
+
+def export_onnx(model: nn.Module, card: ModelCard, path: Path) -> None:
+    """Write `path`: input `pixels` uint8[n, size, size, channels], output `probabilities` float32[n, classes].
+
+    The card and the class names are in its metadata. Raises `SettingsError` if the extra is not installed.
+    """
+    try:
+        import onnx
+    except ModuleNotFoundError:
+        raise SettingsError("this needs the extra: pip install 'coterie[onnx]'") from None
+    pixels = torch.zeros((2, card.image_size, card.image_size, card.channels), dtype=torch.uint8)
+    temporary = path.with_name(f".{path.name}.tmp")
+    # The exporter reports each of its steps; what matters is raised.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            _Deployed(model).eval(),
+            (pixels,),
+            input_names=["pixels"],
+            output_names=["probabilities"],
+            dynamic_shapes={"pixels": {0: torch.export.Dim("n")}},
+            dynamo=True,
+        )
+    assert program is not None
+    graph = program.model_proto
+    for key, value in (("classes", "\n".join(card.classes)), ("coterie", card.model_dump_json())):
+        entry = graph.metadata_props.add()
+        entry.key, entry.value = key, value
+    onnx.checker.check_model(graph)
+    try:
+        temporary.write_bytes(graph.SerializeToString())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror}; name another file with --out") from None

@@ -1,0 +1,100 @@
+"""What a figure is: a drawing for Plotly, a sentence on how to read it, and its data as a table."""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Cell = str | int | float | None
+
+# More labels than this along an axis cannot be read; the site is named when it is pointed at.
+MOST_LABELS = 60
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of the page.
+
+    Attributes
+    ----------
+    name
+        Its id in the page and the name of its CSV file.
+    title, reading, finding
+        Heading; how to read it; what it shows in one sentence, for those who do not see it.
+    data, layout
+        Plotly's traces and layout, with colours as tokens.
+    columns, rows
+        Its data. Empty for a matrix, whose table the page makes from the trace itself.
+    """
+
+    name: str
+    title: str
+    reading: str
+    finding: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+    columns: tuple[str, ...] = ()
+    rows: list[tuple[Cell, ...]] = field(default_factory=list)
+
+    def drawing(self) -> dict[str, Any]:
+        """What the page's script needs, ready for JSON."""
+        return {
+            "name": self.name,
+            "data": [_plain(trace) for trace in self.data],
+            "layout": _plain(self.layout),
+            "columns": list(self.columns),
+            "rows": [[_plain(cell) for cell in row] for row in self.rows],
+        }
+
+
+def label(text: str) -> str:
+    """Foreign text for a drawing: Plotly reads a few HTML tags in the text it is given."""
+    return html.escape(text, quote=False)
+
+
+def triangle(matrix: NDArray[np.float64], *, kind: str) -> dict[str, Any]:
+    """A symmetric matrix by its upper triangle with the diagonal, row by row, in base64; the page unfolds it.
+
+    `kind` is "f4", or "u1" for shares in [0, 1] in steps of 1/250, 255 standing for NaN.
+    """
+    upper = matrix[np.triu_indices(len(matrix))]
+    if kind == "u1":
+        packed = np.where(np.isnan(upper), 255, np.rint(np.nan_to_num(upper) * 250)).astype(np.uint8)
+    else:
+        packed = upper.astype("<f4")
+    return {"triangle": base64.b64encode(packed.tobytes()).decode("ascii"), "kind": kind, "size": len(matrix)}
+
+
+def site_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
+    """An axis along which sites stand one by one."""
+    shown = len(names) <= MOST_LABELS
+    ticks = {"tickvals": list(range(len(names))), "ticktext": [label(name) for name in names]} if shown else {}
+    return {
+        "type": "linear", "range": [-0.6, len(names) - 0.4], "showticklabels": shown, "showgrid": False,
+        "zeroline": False, "automargin": True, "tickangle": "auto", **ticks, **more,
+    }  # fmt: skip
+
+
+def percent_axis(**more: Any) -> dict[str, Any]:
+    """An axis of shares from 0 to 1, written as percentages."""
+    return {"tickformat": ".0%", "range": [-0.03, 1.05], "zeroline": False, "automargin": True, **more}
+
+
+def _plain(value: Any) -> Any:
+    """Round to what an eye can see, and write what is not a number as null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

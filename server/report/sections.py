@@ -1,0 +1,351 @@
+"""The sections of the page, each a heading with what belongs under it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+import numpy as np
+
+from common.config import flatten
+from server.report.course_figures import STAGES, cost_figures, evidence_words, megabytes, moves_figure
+from server.report.figure import Figure
+from server.report.grouping_figures import grouping_figures
+from server.report.markup import figure, group_chip, paragraph, table, tiles
+from server.report.palette import group_colour, group_symbol
+from server.report.record import Incident, RunRecord
+from server.report.study import Study, study
+from server.report.training_figures import baseline, training_figures
+from server.report.words import choice_of_k, count, doubtful, names, sentences, verdict, worse_sites
+
+_MOST_ROWS = 500
+
+
+@dataclass
+class Section:
+    """One part of the page: its id, its heading, its HTML and the figures in it."""
+
+    name: str
+    title: str
+    body: str = ""
+    figures: list[Figure] = field(default_factory=list)
+
+    def show(self, *figures: Figure) -> None:
+        """Add figures after what is there."""
+        for one in figures:
+            self.figures.append(one)
+            self.body += figure(one)
+
+
+def sections(records: Sequence[RunRecord]) -> list[Section]:
+    """All sections of a page about the first run, beside which the others stand for comparison."""
+    record, others = records[0], records[1:]
+    looked = study(record)
+    chosen = [_summary(record, looked, others)]
+    if others:
+        chosen.append(_comparison(record, others))
+    chosen.append(_groups(record, looked))
+    if record.planned_rounds:
+        chosen += [_training(record, looked, others), _moves(record)]
+    chosen += [_costs(record), _incidents(record), _settings(record)]
+    return chosen
+
+
+def _summary(record: RunRecord, looked: Study | None, others: Sequence[RunRecord]) -> Section:
+    section = Section("summary", "What came out")
+    told = "".join(paragraph(text) for text in sentences(record, looked, others))
+    section.body = f'<div class="lead">{told}</div>'
+    values = [(str(len(record.labels) or len(record.cards)), "sites"), (str(len(record.groups)), "groups")]
+    if record.last is not None:
+        values += [
+            (_percent(record.last.accuracy), "accuracy, all test images"),
+            (_percent(record.last.mean_of_sites), "mean of sites"),
+            (_percent(record.last.worst_tenth), "worst tenth of sites"),
+        ]
+    if record.kept:
+        values.append((str(len(record.kept)), "sites keep their model"))
+    values.append((str(len(record.incidents)), "incidents"))
+    section.body += tiles(values)
+    section.body += "".join(paragraph(note, "note") for note in record.notes)
+    if record.reason:
+        section.body += paragraph(f"Why the run ended: {record.reason}", "note")
+    return section
+
+
+def _comparison(record: RunRecord, others: Sequence[RunRecord]) -> Section:
+    section = Section("comparison", "Beside other runs")
+    different = [other for other in others if _task(other) != _task(record)]
+    if different:
+        section.body += paragraph(
+            f"Read with care: {names([other.name for other in different])} ran with other data settings or another "
+            "seed, so the same site name need not mean the same images.",
+            "note",
+        )
+    rows = [
+        (run.name, run.title, len(run.groups), *_figures_of(run), len(run.incidents), len(run.moves))
+        for run in (record, *others)
+    ]
+    section.body += paragraph(
+        "Each run after its last round, on the same test images; this page is about the bold one."
+    )
+    columns = (
+        "run",
+        "method",
+        "groups",
+        "round",
+        "accuracy",
+        "macro-F1",
+        "AUC",
+        "mean of sites",
+        "worst tenth",
+        "incidents",
+        "moves",
+    )
+    shares = ("accuracy", "macro-F1", "mean of sites", "worst tenth")
+    section.body += table(columns, rows, caption="Runs side by side", percent=shares, highlight=0)
+    fedavg = baseline(others)
+    if fedavg is not None and record.last is not None and record.method != "fedavg":
+        assert fedavg.last is not None
+        worse = worse_sites(record, fedavg)
+        section.body += "<h3>Sites that do worse than under FedAvg</h3>"
+        if not worse:
+            section.body += paragraph("None: every site that both runs tested does at least as well in its group.")
+        else:
+            mine, beside, labels = record.last.sites, fedavg.last.sites, record.labels
+            section.body += table(
+                ("site", "group", "here", "under FedAvg", "difference", "test samples"),
+                [(s, labels.get(s), mine[s], beside[s], mine[s] - beside[s], record.last.tested[s]) for s in worse],
+                caption="Sites that do worse than under FedAvg",
+                percent=("here", "under FedAvg", "difference"),
+            )
+    return section
+
+
+def _task(record: RunRecord) -> str:
+    """What two runs must have in common for their sites to be the same."""
+    return json.dumps([record.seed, *(record.config.get(key) for key in ("data", "partition", "sites", "drift"))])
+
+
+def _figures_of(run: RunRecord) -> tuple[int | float | None, ...]:
+    if run.last is None:
+        return (None,) * 6
+    last = run.last
+    return (last.number, last.accuracy, last.macro_f1, last.auc, last.mean_of_sites, last.worst_tenth)
+
+
+def _groups(record: RunRecord, looked: Study | None) -> Section:
+    section = Section("groups-section", "Groups")
+    if record.grouping is None:
+        section.body = paragraph("The sites have not been grouped.")
+        return section
+    judged = verdict(record, looked)
+    if judged is not None and looked is not None:
+        section.body += (
+            f'<div class="verdict {judged.answer}"><p><b>Are groups worth it?</b> {escape(judged.words)}</p>'
+            f"<p><b>How many?</b> {escape(choice_of_k(record, looked))}</p>"
+            f"<p><b>Doubtful sites?</b> {escape(doubtful(record, looked))}</p></div>"
+        )
+    elif record.distance is None:
+        section.body += paragraph(
+            f"{record.title} does not compare the sites' data, so there is no map of them; "
+            f"{'all sites share one model' if len(record.groups) == 1 else 'groups are given by the method itself'}."
+        )
+    section.body += _members(record)
+    section.show(*grouping_figures(record, looked))
+    section.body += _sites_table(record, looked)
+    return section
+
+
+def _members(record: RunRecord) -> str:
+    rows = []
+    for group, members in record.groups.items():
+        chip = group_chip(group, group_symbol(group), group_colour(group))
+        rows.append(f"<li>{chip}: {escape(names(members))} ({count(len(members), 'site')})</li>")
+    if len(rows) > 24:
+        return f"<details id=members><summary>Members of {len(rows)} groups</summary><ul>{''.join(rows)}</ul></details>"
+    return f"<ul>{''.join(rows)}</ul>"
+
+
+def _sites_table(record: RunRecord, looked: Study | None) -> str:
+    """Every site in one row: what it holds, where it is, how sure that is, how well it does."""
+    place = {} if record.grouping is None else {site: i for i, site in enumerate(record.grouping.sites)}
+    accuracy = record.last.sites if record.last is not None else {}
+    labels = record.labels
+    columns: list[tuple[str, Callable[[str], str | int | float | None]]] = [
+        ("site", lambda site: site),
+        ("group", labels.get),
+        ("train", lambda site: record.cards[site].train_samples),
+        ("test", lambda site: record.cards[site].test_samples),
+        ("main class", lambda site: _main_class(record, site)),
+    ]
+    if any(card.faults for card in record.cards.values()):
+        columns.append(("unusable files", lambda site: record.cards[site].faults))
+    if accuracy:
+        columns.append(("accuracy", accuracy.get))
+    shares = ["accuracy"]
+    if looked is not None:
+        found = looked
+
+        def at(values: np.ndarray) -> Callable[[str], float | None]:
+            return lambda site: float(values[place[site]]) if site in place else None
+
+        columns.append(("silhouette", at(found.silhouettes)))
+        if found.stability is not None:
+            columns += [("own group", at(found.own)), ("next group", at(found.rival))]
+            shares += ["own group", "next group"]
+            columns.append(("doubtful", lambda site: "yes" if site in place and found.hard[place[site]] else ""))
+    sites = [site for site in sorted(record.cards) if site in labels]
+    if not sites:
+        return ""
+    rows = [tuple(value(site) for _, value in columns) for site in sites[:_MOST_ROWS]]
+    more = paragraph(f"{len(sites) - _MOST_ROWS} more sites are in the CSV files.") if len(sites) > _MOST_ROWS else ""
+    reading = paragraph(
+        "Columns can be sorted. Silhouette: 1 fits its group perfectly, below 0 it lies nearer to another. Own and "
+        "next group: how often the site ends up with the members of its group, and of the next one, when sites are "
+        "left out."
+        if looked is not None
+        else "Columns can be sorted."
+    )
+    titles = [title for title, _ in columns]
+    return f"<h3>All sites</h3>{reading}{table(titles, rows, caption='All sites', percent=shares)}{more}"
+
+
+def _main_class(record: RunRecord, site: str) -> str:
+    card = record.cards[site]
+    if not card.class_counts or not card.train_samples:
+        return ""
+    top = max(range(len(card.class_counts)), key=lambda index: card.class_counts[index])
+    return f"{record.classes[top]} ({card.class_counts[top] / card.train_samples:.0%})"
+
+
+def _training(record: RunRecord, looked: Study | None, others: Sequence[RunRecord]) -> Section:
+    section = Section("training-section", "Training")
+    figures = training_figures(record, others)
+    if not figures:
+        section.body = paragraph("No round is complete yet.")
+    section.show(*figures)
+    return section
+
+
+def _moves(record: RunRecord) -> Section:
+    section = Section("moves-section", "Moves")
+    if not record.rulings:
+        migration = record.config.get("migration", {}).get("rule", "auto")
+        off = migration == "off" or (
+            migration == "auto" and record.recipe is not None and record.recipe.migration == "off"
+        )
+        section.body = paragraph(
+            "Nobody moved: migration is off in this run (migration.rule)."
+            if off
+            else "Nobody was suspected, nobody moved."
+        )
+    drawn = moves_figure(record)
+    if drawn is not None:
+        section.show(drawn)
+        rows = [
+            (one.site, one.round_number, one.origin, "stays" if one.origin == one.target else
+             f"{one.target}{' (new)' if one.founded else ''}", evidence_words(one.evidence))
+            for one in record.rulings[:_MOST_ROWS]
+        ]  # fmt: skip
+        section.body += "<h3>The evidence</h3>"
+        section.body += table(
+            ("site", "round", "from", "to", "evidence"), rows, caption="Moves and their evidence", wide=("evidence",)
+        )
+    if record.placed:
+        section.body += "<h3>Sites that came late</h3>"
+        section.body += table(
+            ("site", "round", "group", "confidence"),
+            [(site, number, group, sure) for site, (number, group, sure) in sorted(record.placed.items())],
+            caption="Sites that came late",
+            percent=("confidence",),
+        )
+    return section
+
+
+def _costs(record: RunRecord) -> Section:
+    section = Section("costs-section", "Costs")
+    figures = cost_figures(record)
+    if not figures:
+        section.body = paragraph("No site has answered yet.")
+        return section
+    if record.traffic:
+        totals = {
+            stage: [one[stage] for one in record.traffic.values() if stage in one]
+            for stage in STAGES
+            if any(stage in one for one in record.traffic.values())
+        }
+        sites = len(record.traffic)
+        section.body += table(
+            ("stage", "to all sites", "from all sites", "per site, both ways", "replies", "sites' own work"),
+            [
+                (
+                    STAGES[stage],
+                    megabytes(sum(one.sent for one in entries)),
+                    megabytes(sum(one.received for one in entries)),
+                    megabytes(sum(one.sent + one.received for one in entries) / sites),
+                    sum(one.replies for one in entries),
+                    f"{sum(one.seconds for one in entries):,.1f} s",
+                )
+                for stage, entries in totals.items()
+            ],
+            caption="Costs by stage",
+        )
+    section.show(*figures)
+    return section
+
+
+def _incidents(record: RunRecord) -> Section:
+    section = Section("incidents-section", "Incidents")
+    if not record.incidents:
+        section.body = paragraph("None: every site that was asked answered, and every answer could be used.")
+        return section
+    grouped: dict[tuple[str, str, str], list[Incident]] = {}
+    for incident in record.incidents:
+        grouped.setdefault((incident.who, incident.stage, incident.reason), []).append(incident)
+    rows = [
+        (who, STAGES.get(stage, stage), _rounds([one.round_number for one in entries]), len(entries), reason)
+        for (who, stage, reason), entries in grouped.items()
+    ]
+    told = f"{count(len(record.incidents), 'incident')}; the same one in several rounds is one row."
+    if len(rows) > _MOST_ROWS:
+        told += f" Only the first {_MOST_ROWS} rows are shown; events.jsonl has them all."
+    section.body = paragraph(told)
+    section.body += table(
+        ("who", "stage", "rounds", "times", "why"), rows[:_MOST_ROWS], caption="Incidents", wide=("why",)
+    )
+    return section
+
+
+def _rounds(numbers: list[int]) -> str:
+    """Rounds as ranges: 1–5, 8."""
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    shown = [str(first) if first == last else f"{first}–{last}" for first, last in ranges[:12]]
+    return ", ".join(shown) + (" …" if len(ranges) > 12 else "")
+
+
+def _settings(record: RunRecord) -> Section:
+    section = Section("settings-section", "Settings")
+    rows = [
+        (key, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+        for key, value in flatten(record.config).items()
+        # Paths are of the machine the run was made on, and this page is made to be passed on.
+        if key not in ("out", "cache", "data.path", "encoder.weights")
+    ]
+    versions = record.about.get("versions", {})
+    if isinstance(versions, dict):
+        rows += [(f"version of {name}", str(value)) for name, value in versions.items()]
+    listed = table(("setting", "value"), rows, caption="Settings", wide=("value",))
+    section.body = f"<details id=all-settings><summary>All settings and versions</summary>{listed}</details>"
+    return section
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}" if math.isfinite(value) else "–"

@@ -1,0 +1,223 @@
+"""What came out, in plain words made from the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from server.report.course_figures import duration, megabytes
+from server.report.record import RunRecord
+from server.report.study import LEFT_OUT, NO_STRUCTURE, Study, reading
+from server.report.training_figures import baseline, naming_accuracy
+
+_NAMED = 8
+_SURE, _UNSURE = 0.9, 0.75
+# Accuracies that differ by fewer standard errors than this cannot be told apart.
+_STANDARD_ERRORS = 2.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether groups are worth it, judged by the signatures alone."""
+
+    answer: Literal["yes", "unsure", "no"]
+    words: str
+
+
+def sentences(record: RunRecord, study: Study | None, others: Sequence[RunRecord]) -> list[str]:
+    """Three sentences: what was run, what came out, how sure that is."""
+    return [_what_was_run(record), _what_came_out(record, others), _how_sure(record, study)]
+
+
+def _what_was_run(record: RunRecord) -> str:
+    samples = sum(card.train_samples for card in record.cards.values())
+    sites = (
+        f"{count(len(record.cards), 'site')} with {samples:,} training samples of {count(len(record.classes), 'class')}"
+    )
+    took = f" in {duration(sum(record.seconds.values()))}" if record.seconds else ""
+    if record.grouping is None:
+        enrolled = count(len(record.cards), "site")
+        return f"{record.title} {_fate(record)} before the sites were grouped; {enrolled} enrolled."
+    groups = record.groups
+    sizes = sorted(len(members) for members in groups.values())
+    spread = f"of {sizes[0]}" if sizes[0] == sizes[-1] else f"of {sizes[0]} to {sizes[-1]}"
+    into = (
+        "all train one model"
+        if len(groups) == 1
+        else "each train a model of their own"
+        if len(groups) == len(record.labels)
+        else f"form {len(groups)} groups {spread} sites, one model each"
+    )
+    done = record.rounds[-1].number if record.rounds else 0
+    if not record.planned_rounds:
+        return f"{record.title} looked at {sites} and trained nothing yet: they would {into}."
+    return (
+        f"{record.title} ran on {sites}: they {into}; the run {_fate(record)} after {done} of "
+        f"{count(record.planned_rounds, 'round')}{took}."
+    )
+
+
+def _fate(record: RunRecord) -> str:
+    return {
+        "finished": "finished",
+        "interrupted": "was interrupted",
+        "failed": "failed",
+        "running": "is still going on, or was cut off,",
+    }.get(record.outcome, record.outcome)
+
+
+def _what_came_out(record: RunRecord, others: Sequence[RunRecord]) -> str:
+    last = record.last
+    if last is None or not math.isfinite(last.accuracy):
+        if record.planned_rounds:
+            return "No round has been tested yet, so nothing can be said about the models."
+        return "What the models would achieve is not known: nothing was trained."
+    text = (
+        f"The models classify {last.accuracy:.1%} of all test images correctly, {last.mean_of_sites:.1%} at the "
+        f"average site and {last.worst_tenth:.1%} at the worst tenth of the sites{_beside_naming(record)}"
+    )
+    fedavg = baseline(others) if record.method != "fedavg" else None
+    if fedavg is None or fedavg.last is None:
+        return text + "."
+    worse = worse_sites(record, fedavg)
+    common = len(last.sites.keys() & fedavg.last.sites.keys())
+    named = f": {names(worse)}" if worse else ""
+    verb, where = ("does", "its group") if len(worse) == 1 else ("do", "groups")
+    return (
+        f"{text}; one model for all (FedAvg) gets {fedavg.last.accuracy:.1%}, and {len(worse) or 'none'} of "
+        f"{count(common, 'site')} {verb} worse in {where} than under FedAvg{named}."
+    )
+
+
+def _beside_naming(record: RunRecord) -> str:
+    """A warning when the models have learnt no more than which class is frequent."""
+    assert record.last is not None
+    naming, tested = naming_accuracy(record), sum(record.last.tested.values())
+    if naming is None or not tested:
+        return ""
+    error = math.sqrt(max(naming * (1 - naming), 0.0) / tested)
+    if record.last.accuracy > naming + _STANDARD_ERRORS * error:
+        return ""
+    whose = "each group's" if len(record.groups) > 1 else "the"
+    return f", which is not clearly more than always naming {whose} most frequent class would get (about {naming:.1%})"
+
+
+def worse_sites(record: RunRecord, fedavg: RunRecord) -> list[str]:
+    """Sites whose final accuracy is lower than under FedAvg, the largest loss first."""
+    if record.last is None or fedavg.last is None:
+        return []
+    mine, beside = record.last.sites, fedavg.last.sites
+    losses = {site: beside[site] - mine[site] for site in mine.keys() & beside.keys()}
+    return sorted((site for site, loss in losses.items() if loss > 0), key=lambda site: (-losses[site], site))
+
+
+def _how_sure(record: RunRecord, study: Study | None) -> str:
+    troubled = {incident.who for incident in record.incidents}
+    trouble = (
+        f"{count(len(record.incidents), 'incident')} at {count(len(troubled), 'party', 'parties')}"
+        if record.incidents
+        else "nothing went wrong"
+    )
+    moved = f", {count(len(record.moves), 'move')} between groups" if record.rulings else ""
+    traffic = sum(one.sent + one.received for stages in record.traffic.values() for one in stages.values())
+    cost = f", {megabytes(traffic)} were exchanged" if traffic else ""
+    if study is None or study.stability is None or record.grouping is None:
+        why = "has too few sites to test it" if study is not None else "does not compare the sites"
+        return f"How sure the grouping is cannot be said, because this run {why}; {trouble}{moved}{cost}."
+    return f"The grouping is {_steadiness(record, study)}; {trouble}{moved}{cost}."
+
+
+def _share(value: float) -> str:
+    """A share that is not rounded to all or nothing."""
+    if 0.995 <= value < 1:
+        return "over 99%"
+    return "under 1%" if 0 < value < 0.005 else f"{value:.0%}"
+
+
+def _steadiness(record: RunRecord, study: Study) -> str:
+    assert study.stability is not None
+    assert record.grouping is not None
+    labels = record.grouping.labels
+    together, apart = study.stability.kept_together(labels), study.stability.kept_apart(labels)
+    weakest = min(value for value in (together, apart) if not math.isnan(value))
+    word = "steady" if weakest >= _SURE else "fairly steady" if weakest >= _UNSURE else "shaky"
+    parts = []
+    if not math.isnan(together):
+        parts.append(f"{_share(together)} of the pairs in one group stay together")
+    if not math.isnan(apart):
+        parts.append(f"{_share(apart)} of the pairs in two groups stay apart")
+    return f"{word}: with {LEFT_OUT:.0%} of the sites left out {' and '.join(parts)}"
+
+
+def verdict(record: RunRecord, study: Study | None) -> Verdict | None:
+    """Say whether groups are worth it at all; None where the run did not compare the sites."""
+    if study is None or record.grouping is None:
+        return None
+    sites, k = len(record.grouping.sites), len(np.unique(record.grouping.labels))
+    if sites == 1:
+        return Verdict("no", "There is one site only, so there is nothing to group.")
+    if k == 1:
+        return Verdict(
+            "no",
+            "One group is as good: the sites' data are alike, and the rule itself chose a single group. FedAvg "
+            "(method = 'fedavg') does the same for less.",
+        )
+    structure = reading(study.silhouette)
+    measured = f"the mean silhouette of the {k} groups is {study.silhouette:.2f}, {structure} structure"
+    if study.silhouette <= NO_STRUCTURE:
+        return Verdict(
+            "no",
+            f"Hardly: {measured}. One group is likely to be as good; run FedAvg (method = 'fedavg') beside it before "
+            "you rely on groups.",
+        )
+    if study.stability is None:
+        return Verdict("unsure", f"Perhaps: {measured}, but with {sites} sites nobody can say how sure that is.")
+    labels = record.grouping.labels
+    weakest = np.nanmin([study.stability.kept_together(labels), study.stability.kept_apart(labels)])
+    if weakest < _UNSURE:
+        return Verdict(
+            "unsure",
+            f"Perhaps: {measured}, but the grouping is shaky when sites are left out. A fixed number of groups "
+            "(cluster.k) or more data at the doubtful sites may help.",
+        )
+    return Verdict("yes", f"Yes, by the signatures: {measured}, and it holds when sites are left out.")
+
+
+def choice_of_k(record: RunRecord, study: Study) -> str:
+    """What K was chosen, and how often the same comes out when sites are left out."""
+    assert record.grouping is not None
+    k = len(np.unique(record.grouping.labels))
+    if study.stability is None:
+        return f"{count(k, 'group')}."
+    same = study.stability.group_counts.get(k, 0)
+    others = [f"{other} ({times}×)" for other, times in study.stability.group_counts.items() if other != k]
+    rest = f"; otherwise {', '.join(others)}" if others else ""
+    if 2 * same < study.stability.draws:
+        rest += ". So their number is less sure than who belongs together; cluster.k fixes it"
+    return (
+        f"{count(k, 'group')}. With {LEFT_OUT:.0%} of the sites left out, {same} of {study.stability.draws} draws end "
+        f"with as many{rest}."
+    )
+
+
+def doubtful(record: RunRecord, study: Study) -> str:
+    """Which sites are hard to place."""
+    assert record.grouping is not None
+    hard = [record.grouping.sites[i] for i in np.flatnonzero(study.hard)]
+    return f"Hard to place: {names(hard)}." if hard else "No site is hard to place."
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """A number and its noun."""
+    plural = many or (f"{one}es" if one.endswith("s") else f"{one}s")
+    return f"{number:,} {one if number == 1 else plural}"
+
+
+def names(sites: Sequence[str]) -> str:
+    """The first few of many names."""
+    shown = ", ".join(sites[:_NAMED])
+    return f"{shown} and {len(sites) - _NAMED} more" if len(sites) > _NAMED else shown
