@@ -130,3 +130,14 @@ def test_the_size_of_a_signature_is_that_of_its_arrays() -> None:
     signature = Signature(np.arange(3), np.zeros((3, 7), np.float32), np.full(3, 1 / 3))
     arrays = (signature.classes, signature.prototypes, signature.shares)
     assert site_check.signature_bytes(3, 7) == sum(array.nbytes for array in arrays)
+
+
+def test_the_command_line_wins_over_the_file(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a container, where the data are mounted at a place that the kit knows nothing of."""
+    (tmp_path / "scans").rename(tmp_path / "mounted")
+    assert check(site) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["site", "check", str(site), "--set", f"data={tmp_path / 'mounted'}"]) == 0
+    assert f"from {tmp_path / 'mounted'}" in capsys.readouterr().out
+    assert main(["site", "check", str(site), "--set", "dat=/data"]) == 2
+    assert "did you mean data?" in capsys.readouterr().err
