@@ -24,8 +24,9 @@ x-site: &site
   restart: unless-stopped
   networks: [fleet]
   depends_on: {{server: {{condition: service_healthy}}}}
-  # All on one machine: one thread each, and little memory that is kept for later.
-  environment: {{OMP_NUM_THREADS: "1", MALLOC_ARENA_MAX: "2"}}
+  # All on one machine: one thread each, and when they all want the processor, the server comes first.
+  environment: {{OMP_NUM_THREADS: "1"}}
+  cpu_shares: 64
   healthcheck: {{test: [CMD, python, -m, cli.health], interval: 60s, timeout: 30s, start_period: 120s}}
 
 services:
@@ -65,7 +66,8 @@ services:
     depends_on: {{server: {{condition: service_healthy}}}}
     healthcheck: {{disable: true}}
     working_dir: /
-    entrypoint: [python, -m, cli.main, run, --on, /fed, --set, sites={count}]
+    # So many sites work at once: on one machine more of them would not be faster, but need more memory.
+    entrypoint: [python, -m, cli.main, run, --on, /fed, {settings}]
     command: [configs/demo.toml]
     volumes:
       - operator:/fed/operator
@@ -108,7 +110,9 @@ def compose(count: int) -> str:
         changes = (f"partition={index}", f"partitions={count}", "cache=/kit/cache", "health=127.0.0.1:9095")
         sites += _SITE.format(name=name, settings=", ".join(f"--set, {change}" for change in changes))
     volumes = "".join(f"  {name}:\n" for name in names)
-    return _HEAD.format(count=count, names=",".join(names), kits=kits) + sites + _TAIL.format(volumes=volumes)
+    settings = f'--set, sites={count}, --set, "round.in_flight=${{COTERIE_AT_ONCE:-8}}"'
+    head = _HEAD.format(count=count, names=",".join(names), kits=kits, settings=settings)
+    return head + sites + _TAIL.format(volumes=volumes)
 
 
 def main() -> None:
