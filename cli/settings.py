@@ -11,7 +11,6 @@ from rich.table import Table
 
 from cli.arguments import Subparsers
 from common.config import Config, FlatValue, allowed, fields, flat_values, load
-from server.methods import METHODS
 
 
 def register(jobs: Subparsers) -> None:
@@ -28,6 +27,9 @@ def run(options: argparse.Namespace) -> int:
     if options.toml:
         print(as_toml(config))
         return 0
+    # Imported late: it brings NumPy and more, which every other command would pay for.
+    from server.methods import METHODS
+
     console = Console()
     table = Table(box=None)
     table.add_column("setting", no_wrap=True)

@@ -17,7 +17,7 @@ from cli.arguments import Subparsers
 from cli.settings import toml_value
 from cli.start_file import SiteFile, located, read_start_file
 from cli.supervisor import Service, flower_environment, new_secret, program, say, supervise
-from common.config import FlatValue, SettingsError
+from common.config import FlatValue, SettingsError, parse_override
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds between two calls to a server that does not answer
 _REFUSAL_PATIENCE = 90.0  # seconds; longer than Flower counts a killed SuperNode as online
@@ -28,7 +28,8 @@ def register(jobs: Subparsers) -> None:
     """Add the sub-command."""
     parser = jobs.add_parser(
         "site",
-        usage="coterie site FILE [FILE …] [--cold] [--insecure]\n       coterie site check FILE [CONFIG]",
+        usage="coterie site FILE [FILE …] [--set KEY=VALUE] [--cold] [--insecure]\n"
+        "       coterie site check FILE [CONFIG] [--set KEY=VALUE]",
         help="take part in a federation as a site, or check a site's data without any network",
         description="Starts Flower's SuperNode and a warm executor for its tasks, starts them again when they die, and "
         "keeps calling a server that does not answer. `coterie site check` only looks at the data, without any "
@@ -42,6 +43,13 @@ def register(jobs: Subparsers) -> None:
         help="site.toml of a site's kit, made by `coterie provision`; several sites on one machine share an executor",
     )
     parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a setting of the file, e.g. --set data=/data",
+    )
+    parser.add_argument(
         "--cold", action="store_true", help="Flower's own way: a new process that imports torch for every message"
     )
     parser.add_argument("--insecure", action="store_true", help="no TLS and no site key: for trials on one machine")
@@ -50,9 +58,11 @@ def register(jobs: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one or several sites until they are told to end, or check the data of one."""
+    changes = dict(parse_override(text) for text in options.set)
     if options.words[0] == "check":
-        return _check(options.words[1:])
-    sites = {path: read_start_file(path, SiteFile) for path in (Path(word).absolute() for word in options.words)}
+        return _check(options.words[1:], changes)
+    paths = [Path(word).absolute() for word in options.words]
+    sites = {path: read_start_file(path, SiteFile, changes) for path in paths}
     if options.insecure:
         say("--insecure: nothing is encrypted and sites prove nothing; only for trials")
     ports = [settings.port for settings in sites.values()]
@@ -84,13 +94,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(words: list[str]) -> int:
+def _check(words: list[str], changes: Mapping[str, FlatValue]) -> int:
     if len(words) not in (1, 2):
         raise SettingsError("write `coterie site check FILE`, or `coterie site check FILE CONFIG`")
     from cli.site_check import check_site
 
     path = Path(words[0]).absolute()
-    return check_site(path, read_start_file(path, SiteFile), Path(words[1]) if len(words) == 2 else None)
+    return check_site(path, read_start_file(path, SiteFile, changes), Path(words[1]) if len(words) == 2 else None)
 
 
 def check_credentials(path: Path, settings: SiteFile) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from common.config import Names, Section, SettingsError, allowed
+from common.config import FlatValue, Names, Section, SettingsError, allowed
 
 # The rule by which the server accepts a name from the wire (common/wire.py; a test compares).
 SITE_NAME = re.compile(r"[\w.\-]{1,64}")
@@ -82,10 +82,13 @@ class SiteFile(Section):
 StartFile = TypeVar("StartFile", ServerFile, SiteFile)
 
 
-def read_start_file(path: Path, model: type[StartFile]) -> StartFile:
-    """Read and check a start file, or raise `SettingsError` naming the file, the key and what is allowed."""
+def read_start_file(path: Path, model: type[StartFile], changes: Mapping[str, FlatValue] | None = None) -> StartFile:
+    """Read and check a start file, or raise `SettingsError` naming the file, the key and what is allowed.
+
+    `changes` win over what the file says.
+    """
     try:
-        table: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        table: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) | dict(changes or {})
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}; `coterie provision` makes such files") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -484,10 +484,13 @@ def free_gpu_memory() -> int | None:
 
 def preload() -> None:
     """Import the libraries, and keep the garbage collector from touching (and so copying) them in every child."""
+    # It would look at a million new objects again and again, a seventh of the time that imports take.
+    gc.disable()
     for name in PRELOADED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def is_loopback(address: str) -> bool:

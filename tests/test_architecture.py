@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.methods import as_markdown
+from cli.method_page import as_markdown
 from common.config import Config, allowed, fields, flat_values, flatten, load
 from server.methods import METHODS
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -47,3 +49,10 @@ def test_an_unknown_method_is_refused(tmp_path, capsys: pytest.CaptureFixture[st
     assert main(["simulate", str(path), "--out", str(tmp_path / "run")]) == 2
     assert "did you mean fmcl?" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_no_command_waits_for_libraries_it_does_not_use() -> None:
+    """`coterie server` and `coterie site` only watch over others: with torch each would hold half a gigabyte."""
+    heavy = "{'torch', 'flwr', 'numpy', 'grpc'} & set(sys.modules)"
+    line = [sys.executable, "-c", f"import sys, cli.main; sys.exit(str({heavy} or ''))"]
+    assert subprocess.run(line, capture_output=True, text=True, check=False).stderr.strip() == ""

@@ -150,3 +150,14 @@ def test_a_site_with_a_table_is_told_what_is_missing_in_it(
     assert "column alcohol: 1 of 178 values are missing" in said
     assert "mlp on 13 numbers per row" in said
     assert "encoder" not in said
+
+
+def test_the_command_line_wins_over_the_file(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a container, where the data are mounted at a place that the kit knows nothing of."""
+    (tmp_path / "scans").rename(tmp_path / "mounted")
+    assert check(site) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["site", "check", str(site), "--set", f"data={tmp_path / 'mounted'}"]) == 0
+    assert f"from {tmp_path / 'mounted'}" in capsys.readouterr().out
+    assert main(["site", "check", str(site), "--set", "dat=/data"]) == 2
+    assert "did you mean data?" in capsys.readouterr().err
