@@ -50,7 +50,7 @@ def register(jobs: Subparsers) -> None:
     apply = steps.add_parser("apply", help="at a site: test the answer on the site's own data, and keep the model")
     apply.add_argument("site", type=Path, metavar="SITE.toml", help="start file of the site")
     apply.add_argument("answer", type=Path, help="NAME.answer from the analyst")
-    apply.add_argument("--out", type=Path, help="where to keep the model, for rows as the schema scales them")
+    apply.add_argument("--out", type=Path, help="file to keep the model in (.safetensors)")
     apply.set_defaults(run=apply_at_site)
 
 
@@ -123,7 +123,7 @@ def apply_at_site(options: argparse.Namespace) -> int:
     """Test the answer and keep the model."""
     path = options.site.absolute()
     settings = read_start_file(path, SiteFile)
-    from client.app import apply_answer, plain_model
+    from client.app import apply_answer, own_model
     from client.collaboration import MapIsGone
     from client.data import NoUsableData, load_site
     from client.identity import identify
@@ -139,8 +139,8 @@ def apply_at_site(options: argparse.Namespace) -> int:
             raise SettingsError(f"{options.answer} is the answer for site {name!r}, not for {identity.name!r}")
         task, answer = wire.unpack_task(content), wire.unpack_answer(content)
         site = load_site(identity, task.settings)
-        statistics, _ = apply_answer(answer, task, identity, site)
-        model = plain_model(answer, task, identity, site) if options.out else None
+        statistics = apply_answer(answer, task, identity, site)
+        model = own_model(answer, task, identity, site, statistics) if options.out else None
     except (InvalidBundle, wire.WireError, MapIsGone, NoUsableData) as error:
         raise SettingsError(f"{options.answer}: {error}") from None
     found = summarise(statistics)
@@ -149,10 +149,13 @@ def apply_at_site(options: argparse.Namespace) -> int:
         f"loss {found.loss:.4f} on {found.count} test samples"
     )
     if model is not None:
-        from common.tensors import write_tensors
+        from common.kept_model import save_model
 
-        write_tensors(Path(options.out), model)
-        print(f"kept the model in {options.out}: it holds the private map, so it stays at the site")
+        try:
+            save_model(options.out, *model)
+        except OSError as error:
+            raise SettingsError(f"cannot write {options.out}: {error.strerror or error}") from None
+        print(f"kept the model in {options.out} for `coterie predict` and `coterie export`: {model[1].note}")
     return 0
 
 

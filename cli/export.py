@@ -13,8 +13,9 @@ def register(jobs: Subparsers) -> None:
     parser = jobs.add_parser(
         "export",
         help="write a trained model as ONNX",
-        description="Writes an ONNX file with the preprocessing inside: uint8 pixels [n, size, size, channels] in, "
-        "probabilities [n, classes] out; class names and the model card are in its metadata. Needs coterie[onnx].",
+        description="Writes an ONNX file. Of images, with the preprocessing inside: uint8 pixels [n, size, size, "
+        "channels] in, probabilities [n, classes] out. Of tables: float32 rows [n, m] in, scaled as the card says. "
+        "Class names and the card are in its metadata. Needs coterie[onnx].",
     )
     parser.add_argument(
         "model",
@@ -29,12 +30,15 @@ def register(jobs: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Export and say where it is."""
-    from client.onnx_export import export_onnx
+    from client.onnx_export import export_onnx, onnx_input
     from client.prediction import open_model
 
     model, card = open_model(options.model)
     out = options.out or options.model.with_suffix(".onnx")
     export_onnx(model, card, out)
-    side = f"{card.image_size}, {card.image_size}, {card.channels}"
-    print(f"{out}: pixels uint8[n, {side}] → probabilities of {', '.join(card.classes)}")
+    name, example = onnx_input(card)
+    kind = f"{str(example.dtype).removeprefix('torch.')}[n, {', '.join(map(str, example.shape[1:]))}]"
+    print(f"{out}: {name} {kind} → probabilities of {', '.join(card.classes)}")
+    if card.note:
+        print(f"note: {card.note}")
     return 0

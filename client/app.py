@@ -29,13 +29,14 @@ from client.fingerprints.path import head_path
 from client.fingerprints.signature import signature as class_prototypes
 from client.fingerprints.subspace import subspace as directions
 from client.identity import Identity, cache_folder, identify, models_folder
-from client.keeping import keep_model
+from client.keeping import keep_model, site_card
 from client.objectives import OBJECTIVES, MakeObjective
 from client.personal import Personalisation, set_aside
 from client.training import TrainingDiverged, default_device, evaluate, train
 from common import wire
 from common.config import EncoderSettings, SettingsError, SiteSettings
 from common.fingerprint import Fingerprint
+from common.kept_model import PRIVATE, ModelCard
 from common.metrics import EvaluationStatistics, summarise
 from common.models import InvalidState, State, get_state, set_state
 from common.networks import build_for, mlp_like
@@ -203,19 +204,21 @@ def collaborate(task: wire.Task, identity: Identity, site: SiteData) -> wire.Int
 
 def _answered(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
     start = time.perf_counter()
-    statistics, _ = apply_answer(wire.unpack_answer(message.content), task, identity, site)
-    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+    answer = wire.unpack_answer(message.content)
+    statistics = apply_answer(answer, task, identity, site)
+    stored = _stored(
+        message, task, identity, lambda: own_model(answer, task, identity, site, statistics, _run(message))
+    )
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, stored=stored))
 
 
-def apply_answer(
-    answer: wire.Answer, task: wire.Task, identity: Identity, site: SiteData
-) -> tuple[EvaluationStatistics, nn.Module]:
-    """Test the model of an answer on the site's own test split; return it too."""
+def apply_answer(answer: wire.Answer, task: wire.Task, identity: Identity, site: SiteData) -> EvaluationStatistics:
+    """Test the model of an answer on the site's own test split."""
     try:
         model = mlp_like(answer.model, features=answer.mapping.shape[1], classes=len(site.classes))
     except InvalidState as error:
         raise wire.WireError(f"the answer's model cannot be used: {error}") from None
-    statistics = evaluate(
+    return evaluate(
         model,
         _collaborator(task, identity, site).integrated(answer, site.test),
         site.test_labels,
@@ -223,12 +226,19 @@ def apply_answer(
         batch_size=TEST_BATCH,
         device=default_device(),
     )
-    return statistics, model
 
 
-def plain_model(answer: wire.Answer, task: wire.Task, identity: Identity, site: SiteData) -> State:
-    """The model of an answer as a network on the site's own rows."""
-    return _collaborator(task, identity, site).plain_model(answer)
+def own_model(
+    answer: wire.Answer,
+    task: wire.Task,
+    identity: Identity,
+    site: SiteData,
+    statistics: EvaluationStatistics,
+    run: str = "",
+) -> tuple[State, ModelCard]:
+    """The model of an answer as a network on the site's own rows, and its card with what `apply_answer` found."""
+    state = _collaborator(task, identity, site).plain_model(answer)
+    return state, _own_card(task, identity, site, statistics, run, note=PRIVATE)
 
 
 def _fit(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
@@ -294,22 +304,58 @@ def _test(model: nn.Module, site: SiteData) -> EvaluationStatistics:
 def _keep(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
     start = time.perf_counter()
     folder = models_folder(identity)
-    if folder is None or task.group is None:
-        raise wire.WireError("this site keeps no models" if folder is None else "the model is of no group")
+    if folder is None:
+        raise wire.WireError("this site keeps no models")
     model = _received_model(message, task.settings)
-    path = keep_model(
-        folder,
-        get_state(model),
-        summarise(_test(model, site)),
-        settings=task.settings,
-        classes=site.classes,
-        identity=identity,
+    card = _own_card(task, identity, site, _test(model, site), _run(message))
+    path = keep_model(folder, message.metadata.run_id, get_state(model), card)
+    _log.info("the final model of group %d is kept in %s", card.group, path)
+    return wire.pack_kept(time.perf_counter() - start)
+
+
+def _run(message: Message) -> str:
+    return str(message.metadata.run_id)
+
+
+def _own_card(
+    task: wire.Task,
+    identity: Identity,
+    site: SiteData,
+    statistics: EvaluationStatistics,
+    run: str,
+    kept: str = "group",
+    note: str = "",
+) -> ModelCard:
+    if task.group is None:
+        raise wire.WireError("the model is of no group")
+    settings = task.settings
+    if settings.data.input == "embedding":
+        settings = settings.model_copy(update={"encoder": _encoder_settings(settings.encoder, identity)})
+    return site_card(
+        settings,
+        site.classes,
+        identity,
+        summarise(statistics),
         group=task.group,
         round_number=task.round_number,
-        run=message.metadata.run_id,
+        run=run,
+        kept=kept,
+        note=note,
     )
-    _log.info("the final model of group %d is kept in %s", task.group, path)
-    return wire.pack_kept(time.perf_counter() - start)
+
+
+def _stored(message: Message, task: wire.Task, identity: Identity, make: Callable[[], tuple[State, ModelCard]]) -> bool:
+    """Keep a model that the site has just tested, if it keeps any. Its figures are worth sending all the same."""
+    folder = models_folder(identity)
+    if folder is None or task.group is None:
+        return False
+    try:
+        path = keep_model(folder, message.metadata.run_id, *make())
+    except OSError:
+        _log.exception("the final model cannot be kept")
+        return False
+    _log.info("the final model is kept in %s", path)
+    return True
 
 
 def _personalise(message: Message, task: wire.Task, identity: Identity, site: SiteData) -> RecordDict:
@@ -319,7 +365,10 @@ def _personalise(message: Message, task: wire.Task, identity: Identity, site: Si
     personalisation = Personalisation(_loaded(group, settings), site, settings, task.rounds, default_device())
     kept, state = personalisation.choose(group, starts[0] if starts else None)
     statistics = _test(_loaded(state, settings), site)
-    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, kept))
+    stored = _stored(
+        message, task, identity, lambda: (state, _own_card(task, identity, site, statistics, _run(message), kept))
+    )
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, kept, stored))
 
 
 @app.query("hello")

@@ -1,4 +1,4 @@
-"""What a site keeps when a run is over: its group's final model, on its own disk."""
+"""What a site keeps when a run is over: a final model, on its own disk."""
 
 from __future__ import annotations
 
@@ -8,45 +8,42 @@ from pathlib import Path
 
 from client.identity import Identity
 from common.config import SiteSettings
-from common.kept_model import ModelCard, preprocessing, result_of, save_model
+from common.kept_model import ModelCard, describe, save_model
 from common.metrics import Metrics
 from common.models import State
 
 MODEL, CARD = "model.safetensors", "model.json"
 
 
-def keep_model(
-    folder: Path,
-    state: State,
-    metrics: Metrics,
-    *,
+def site_card(
     settings: SiteSettings,
     classes: tuple[str, ...],
     identity: Identity,
+    metrics: Metrics,
+    *,
     group: int,
     round_number: int,
-    run: int,
-) -> Path:
+    run: str = "",
+    kept: str = "group",
+    note: str = "",
+) -> ModelCard:
+    """The card of a model that the site keeps; `metrics` are those of its own test split."""
+    about = {
+        "site": identity.name,
+        "run": run,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "kept": kept,
+        "note": note,
+    }
+    return describe(settings, classes, group, round_number, metrics).model_copy(update=about)
+
+
+def keep_model(folder: Path, run: int, state: State, card: ModelCard) -> Path:
     """Write the model and its card to `folder`/run-<number>; return the model's path.
 
     The folder is the site's own; of what the server says only a number takes part in a path.
     """
-    card = ModelCard(
-        network=settings.train.model,
-        classes=classes,
-        image_size=settings.data.image_size,
-        channels=settings.data.channels,
-        preprocessing=preprocessing(settings.data.image_size, settings.data.channels),
-        group=group,
-        round=round_number,
-        seed=settings.seed,
-        site=identity.name,
-        run=str(run),
-        date=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        test=result_of(metrics),
-    )
     place = folder / f"run-{run:d}"
-    # A model may betray what it was trained on; nobody else on this machine need have it.
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     save_model(place / MODEL, state, card)
     # For people; programs find the same card in the model file itself.

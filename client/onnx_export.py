@@ -1,4 +1,4 @@
-"""A model as an ONNX file that needs neither Coterie nor torch, with its preprocessing inside."""
+"""A model as an ONNX file that needs neither Coterie nor torch; that of images has its preprocessing inside."""
 
 from __future__ import annotations
 
@@ -18,27 +18,40 @@ from common.kept_model import ModelCard
 
 
 class _Deployed(nn.Module):
-    """Pixels in, probabilities out."""
+    """Pixels or scaled rows in, probabilities out."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        logits: Tensor = self.network(normalise(pixels))
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.network(normalise(inputs))
         return logits.softmax(dim=1)
 
 
-def export_onnx(model: nn.Module, card: ModelCard, path: Path) -> None:
-    """Write `path`: input `pixels` uint8[n, size, size, channels], output `probabilities` float32[n, classes].
+def onnx_input(card: ModelCard) -> tuple[str, Tensor]:
+    """Name and example of the input: `pixels` uint8[n, size, size, channels], or `rows` float32[n, m]."""
+    if card.encoder is not None:
+        raise SettingsError(
+            f"this model reads the numbers of the encoder {card.encoder.name}, which is not part of the file and "
+            "cannot be exported with it: use `coterie predict`"
+        )
+    if card.table is not None:
+        return "rows", torch.zeros((2, card.table.width))
+    return "pixels", torch.zeros((2, card.image_size, card.image_size, card.channels), dtype=torch.uint8)
 
-    The card and the class names are in its metadata. Raises `SettingsError` if the extra is not installed.
+
+def export_onnx(model: nn.Module, card: ModelCard, path: Path) -> None:
+    """Write `path`: the input of `onnx_input`, output `probabilities` float32[n, classes].
+
+    Rows are scaled as the card says. The card and the class names are in the metadata. Raises `SettingsError` for a
+    model that cannot be exported, and if the extra is not installed.
     """
+    name, example = onnx_input(card)
     try:
         import onnx
     except ModuleNotFoundError:
         raise SettingsError("this needs the extra: pip install 'coterie[onnx]'") from None
-    pixels = torch.zeros((2, card.image_size, card.image_size, card.channels), dtype=torch.uint8)
     temporary = path.with_name(f".{path.name}.tmp")
     # The exporter reports each of its steps; what matters is raised.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -46,10 +59,10 @@ def export_onnx(model: nn.Module, card: ModelCard, path: Path) -> None:
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             _Deployed(model).eval(),
-            (pixels,),
-            input_names=["pixels"],
+            (example,),
+            input_names=[name],
             output_names=["probabilities"],
-            dynamic_shapes={"pixels": {0: torch.export.Dim("n")}},
+            dynamic_shapes={"inputs": {0: torch.export.Dim("n")}},
             dynamo=True,
         )
     assert program is not None

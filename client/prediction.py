@@ -1,4 +1,4 @@
-"""Using a model that a run left behind: on images, just as the site's own test split was evaluated."""
+"""Using a model that a run left behind: on images or rows, just as the site's own test split was evaluated."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from client.data.samples import Fault, ImageSamples, Undecodable
+from client.collaboration.projection import projected
+from client.data.samples import Fault, ImageSamples, TableSamples, Undecodable
+from client.encoder import load_encoder
 from client.training import default_device, log_probabilities
 from common.config import SettingsError
 from common.kept_model import ModelCard, load_model
-from common.models import InvalidState, build, set_state
+from common.models import InvalidState, State, build, set_state
+from common.networks import mlp_like
 
 _BATCH = 128
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The probability of every class of the card, float64[C], for one image."""
+    """The probability of every class of the card, float64[C], for one image or row."""
 
-    image: str
+    name: str
     probabilities: NDArray[np.float64]
 
     @property
@@ -35,35 +38,59 @@ class Prediction:
 def open_model(path: Path) -> tuple[nn.Module, ModelCard]:
     """Build the network of a model file with its weights, or raise `SettingsError`."""
     state, card = load_model(path)
+    if card.input == "integrated":
+        raise SettingsError(f"{path} cannot be used by itself: {card.note}")
     try:
-        model = build(
-            card.network,
-            classes=len(card.classes),
-            channels=card.channels,
-            image_size=card.image_size,
-            seed=None,
-        )
-        set_state(model, state)
+        model = _network(state, card)
     except (InvalidState, ValueError) as error:
         raise SettingsError(f"the weights in {path} are not those of its card: {error}") from None
     model.eval()
     return model, card
 
 
-def predict(model: nn.Module, card: ModelCard, samples: ImageSamples) -> Iterator[Prediction | Fault]:
-    """Yield for each image, in order, what the model says, or why the image cannot be read."""
-    device = default_device()
+def _network(state: State, card: ModelCard) -> nn.Module:
+    if card.input != "image":
+        features = card.projection if card.table is None else card.table.width
+        return mlp_like(state, features=features, classes=len(card.classes))
+    model = build(
+        card.network,
+        classes=len(card.classes),
+        channels=card.channels,
+        image_size=card.image_size,
+        seed=None,
+    )
+    set_state(model, state)
+    return model
+
+
+def predict(model: nn.Module, card: ModelCard, samples: ImageSamples | TableSamples) -> Iterator[Prediction | Fault]:
+    """Yield for each image or row, in order, what the model says, or why the image cannot be read."""
     for start in range(0, len(samples), _BATCH):
         positions = range(start, min(start + _BATCH, len(samples)))
-        outcomes = list(samples.attempts(positions, card.image_size, card.channels))
-        readable = [outcome for outcome in outcomes if not isinstance(outcome, Undecodable)]
-        scores: list[NDArray[np.float64]] = []
-        if readable:
-            pixels = np.stack(readable)
-            found = log_probabilities(model, pixels, classes=len(card.classes), batch_size=_BATCH, device=device)
-            scores = list(found.exp().numpy())
-        for position, outcome in zip(positions, outcomes, strict=True):
-            if isinstance(outcome, Undecodable):
-                yield Fault(outcome.name, outcome.reason)
-            else:
-                yield Prediction(samples.name(position), scores.pop(0))
+        inputs, unreadable = _inputs(card, samples, positions)
+        found = log_probabilities(model, inputs, classes=len(card.classes), batch_size=_BATCH, device=default_device())
+        scores = iter(found.exp().numpy())
+        for position in positions:
+            fault = unreadable.get(position)
+            yield fault or Prediction(samples.name(position), next(scores))
+
+
+def _inputs(
+    card: ModelCard, samples: ImageSamples | TableSamples, positions: range
+) -> tuple[NDArray[np.uint8] | NDArray[np.float32], dict[int, Fault]]:
+    """What the network reads of the samples, in order, without those that cannot be read, which are named apart."""
+    if isinstance(samples, TableSamples):
+        return samples.rows[positions], {}
+    encoder = None if card.encoder is None else load_encoder(card.encoder, card.seed)
+    size, channels = (card.image_size, card.channels) if encoder is None else (encoder.size, 3)
+    pixels: list[NDArray[np.uint8]] = []
+    unreadable: dict[int, Fault] = {}
+    for position, outcome in zip(positions, samples.attempts(positions, size, channels), strict=True):
+        if isinstance(outcome, Undecodable):
+            unreadable[position] = Fault(outcome.name, outcome.reason)
+        else:
+            pixels.append(outcome)
+    images = np.stack(pixels) if pixels else np.empty((0, size, size, channels), np.uint8)
+    if encoder is None:
+        return images, unreadable
+    return projected(encoder.embed(images), card.projection, card.seed).astype(np.float32), unreadable

@@ -8,17 +8,29 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
 
-from common.config import Config, Section, SettingsError
+from common.config import EncoderSettings, Section, SettingsError, SiteSettings
 from common.metrics import Metrics
 from common.models import State
+from common.table import Table
 from common.tensors import write_tensors
+
+# What a site may keep in the end: its group's model, that model trained further, or one trained on its own data alone.
+Kept = Literal["group", "finetuned", "local"]
+
+INTEGRATED = (
+    "it reads columns that a site's rows become only by that site's private map and mapping: use the model that the "
+    "site keeps, or that `coterie collab apply --out` writes there"
+)
+PRIVATE = (
+    "the site's private map is part of the first layer: whoever has this file has the map, so it stays at the site"
+)
 
 _KEY = "coterie"
 
@@ -40,21 +52,39 @@ class ModelCard(Section):
 
     network: str = Field(description="name of the network (train.model)")
     classes: tuple[str, ...] = Field(min_length=1, description="names of the outputs, in their order")
-    image_size: int = Field(ge=8, le=1024, description="side in pixels of the square images it takes")
-    channels: int = Field(ge=1, le=3, description="1: grey, 3: RGB")
-    preprocessing: str = Field("", description="how an image becomes an input, in words")
+    input: Literal["image", "table", "embedding", "integrated"] = Field(
+        "image",
+        description="what it reads: pixels, rows of a table, an encoder's numbers, or columns of no use by themselves",
+    )
+    image_size: int = Field(ge=8, le=1024, description="input = image: side in pixels of the square images it takes")
+    channels: int = Field(ge=1, le=3, description="input = image: 1: grey, 3: RGB")
+    table: Table | None = Field(None, description="input = table: the agreed schema, by which rows are scaled")
+    encoder: EncoderSettings | None = Field(None, description="input = embedding: what turns images into numbers")
+    projection: int = Field(0, ge=0, le=65_536, description="input = embedding: numbers that an image becomes")
+    preprocessing: str = Field("", description="how an image or a row becomes an input, in words")
     method: str = Field("", description="how the sites were grouped")
     group: int = Field(ge=0, description="group of sites that trained it")
+    kept: Kept = Field("group", description="group: the group's model; finetuned: trained further; local: alone")
     round: int = Field(ge=0, description="rounds of training behind it")
     seed: int = Field(0, ge=0, description="seed of the run")
     site: str = Field("", description="the site that keeps it; empty: the coordinator")
     run: str = Field("", description="Flower's number of the run, at a site")
     date: str = Field("", description="when the site received it")
     test: TestResult | None = Field(None, description="on the site's own test split; for the coordinator all members'")
+    note: str = Field("", description="what to know before using it or passing it on")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.input == "table") != (self.table is not None):
+            raise ValueError("a model has the schema of a table if it reads one, and only then")
+        if (self.input == "embedding") != (self.encoder is not None and self.projection > 0):
+            raise ValueError("a model has an encoder and a projection if it reads embeddings, and only then")
+        if self.input != "image" and self.network != "mlp":
+            raise ValueError(f"network {self.network!r} reads images alone")
+        return self
 
 
-def preprocessing(image_size: int, channels: int) -> str:
-    """How an image becomes an input, in words."""
+def _of_images(image_size: int, channels: int) -> str:
     colour = "grey (RGB by luma)" if channels == 1 else "RGB (grey repeated)"
     return (
         f"turned upright by its EXIF tag, {colour}, resized to {image_size}×{image_size} pixels (bilinear, "
@@ -62,22 +92,61 @@ def preprocessing(image_size: int, channels: int) -> str:
     )
 
 
+_OF_TABLES = (
+    "the columns of the schema in its order. A number is moved into its range and becomes (value − mean) / spread, the "
+    "mean standing in where it is missing; without an agreed mean the middle of the range, without a spread its width "
+    "/ √12. A category becomes one number for each that is agreed, (1 or 0 − share) / √(share (1 − share)); all 0 "
+    "where it is missing or unknown"
+)
+
+
+def _of_embeddings(encoder: str, projection: int) -> str:
+    return (
+        f"RGB pixels at the size of the encoder {encoder}; its numbers scaled to length 1 and multiplied by a Gaussian "
+        f"matrix with {projection} columns that the run's seed draws"
+    )
+
+
 def describe(
-    config: Config, classes: tuple[str, ...], group: int, round_number: int, test: Metrics | None
+    settings: SiteSettings,
+    classes: tuple[str, ...],
+    group: int,
+    round_number: int,
+    test: Metrics | None,
+    *,
+    integrated: bool = False,
 ) -> ModelCard:
-    """The card of the coordinator's copy. It holds no time and no place: equal runs give equal files."""
-    return ModelCard(
-        network=config.train.model,
+    """The card of a group's model. It holds no time and no place: equal runs give equal files.
+
+    `integrated`: the coordinator's copy of a network on integrated columns (DC-CFL).
+    """
+    data = settings.data
+    card = ModelCard(
+        network="mlp" if integrated or data.input == "embedding" else settings.train.model,
         classes=classes,
-        image_size=config.data.image_size,
-        channels=config.data.channels,
-        preprocessing=preprocessing(config.data.image_size, config.data.channels),
-        method=config.method,
+        image_size=data.image_size,
+        channels=data.channels,
+        preprocessing=_of_images(data.image_size, data.channels),
         group=group,
         round=round_number,
-        seed=config.seed,
+        seed=settings.seed,
         test=None if test is None else result_of(test),
     )
+    if integrated:
+        return card.model_copy(update={"input": "integrated", "preprocessing": "", "note": INTEGRATED})
+    if data.table is not None:
+        return card.model_copy(update={"input": "table", "table": data.table, "preprocessing": _OF_TABLES})
+    if data.input == "embedding":
+        encoder, projection = settings.encoder, settings.collaboration.projection
+        return card.model_copy(
+            update={
+                "input": "embedding",
+                "encoder": encoder,
+                "projection": projection,
+                "preprocessing": _of_embeddings(encoder.name, projection),
+            }
+        )
+    return card
 
 
 def result_of(metrics: Metrics) -> TestResult:
@@ -99,6 +168,9 @@ def save_model(path: Path, state: Mapping[str, NDArray[Any]], card: ModelCard) -
     """Write a model so that a reader sees a whole file or none."""
     temporary = path.with_name(f".{path.name}.tmp")
     arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in state.items()}
+    if card.site:
+        # A model may betray what it was trained on; nobody else on the site's machine need have it.
+        os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))
     write_tensors(temporary, arrays, {_KEY: card.model_dump_json()})
     with temporary.open("rb") as file:
         os.fsync(file.fileno())

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -21,6 +21,7 @@ from common.collaboration import DIGEST_BYTES, Collaboration
 from common.config import SiteSettings
 from common.fingerprint import Fingerprint
 from common.head_path import HeadPath
+from common.kept_model import Kept
 from common.mean_feature import MeanFeature
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
 from common.models import State
@@ -44,8 +45,7 @@ _MAX_LOSS = 1e9
 _MEGABYTE = 1_000_000
 
 
-# What a site may keep in the end: its group's model, that model trained further, or one trained on its own data alone.
-KEPT = ("group", "finetuned", "local")
+KEPT: tuple[str, ...] = get_args(Kept)
 
 
 class WireError(ValueError):
@@ -56,7 +56,7 @@ class WireError(ValueError):
 class Task:
     """Server → site: what to do, and everything needed to do it.
 
-    `objective` is what training minimises; `group` goes with a model that is to be kept.
+    `objective` is what training minimises; `group` goes with a model that a site may keep.
     """
 
     settings: SiteSettings
@@ -111,12 +111,13 @@ class Losses:
 class Evaluation:
     """Site → server: sufficient statistics of the site's own test split; no prediction leaves the site.
 
-    `kept` is the model that was tested, one of `KEPT`.
+    `kept` is the model that was tested, one of `KEPT`; `stored`: the site has it on its own disk now, for good.
     """
 
     statistics: EvaluationStatistics
     seconds: float
     kept: str = "group"
+    stored: bool = False
 
 
 @dataclass(frozen=True)
@@ -436,6 +437,7 @@ def pack_evaluation(evaluation: Evaluation) -> RecordDict:
                     "loss_sum": statistics.loss_sum,
                     "seconds": evaluation.seconds,
                     "kept": KEPT.index(evaluation.kept),
+                    "stored": int(evaluation.stored),
                 }
             ),
         }
@@ -459,7 +461,10 @@ def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Ev
     kept = _count(metrics, "kept")
     if kept >= len(KEPT):
         raise WireError(f"it kept model {kept}, which is none of {', '.join(KEPT)}")
-    return Evaluation(statistics, _number(metrics, "seconds"), KEPT[kept])
+    stored = metrics.get("stored", 0)
+    if stored not in (0, 1):
+        raise WireError(f"stored must be 0 or 1, not {stored!r}")
+    return Evaluation(statistics, _number(metrics, "seconds"), KEPT[kept], stored == 1)
 
 
 def pack_kept(seconds: float) -> RecordDict:

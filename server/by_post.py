@@ -40,12 +40,13 @@ def solve_bundles(
     try:
         offers = _offers(config, bundles, audience, verify)
         found = find_groups(offers, config, method, audience)
-        task = wire.Task(config.for_site(), 1, 1)
+        groups = dict(zip(offers, found.labels.tolist(), strict=True))
         folder = directory / ANSWERS
         folder.mkdir(exist_ok=True)
         written = []
         for name, answer in answers_of(found, offers).items():
             written.append(folder / f"{name}.answer")
+            task = wire.Task(config.for_site(), 1, 1, group=groups[name])
             write_bundle(written[-1], "answer", name, wire.pack_answer(task, answer))
     except Exception as error:
         audience.tell(RunEnded("failed", f"{type(error).__name__}: {error}"))
@@ -57,7 +58,7 @@ def solve_bundles(
             overall=_UNKNOWN,
             groups={},
             sites={},
-            labels=dict(zip(offers, found.labels.tolist(), strict=True)),
+            labels=groups,
             mean_site_accuracy=math.nan,
             worst_tenth_accuracy=math.nan,
             train_loss=math.nan,

@@ -232,6 +232,13 @@ class SitesPersonalised:
 
 
 @dataclass(frozen=True)
+class ModelKept:
+    """A site has its final model on its own disk."""
+
+    site: str
+
+
+@dataclass(frozen=True)
 class RunEnded:
     """The run is over: finished, interrupted by the operator, or failed."""
 
@@ -259,6 +266,7 @@ Event = (
     | GroupRetired
     | RoundFinished
     | SitesPersonalised
+    | ModelKept
     | RunEnded
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -17,7 +18,7 @@ from common.classes import agreed_classes
 from common.collaboration import Collaboration
 from common.config import Config
 from server.collaboration.solve import THRESHOLDS, Solution, solve
-from server.events import Audience, GroupsFormed, Solved, Solving, StageStarted
+from server.events import Audience, GroupsFormed, SiteLeftOut, Solved, Solving, StageStarted
 from server.grid import StreamingGrid
 from server.methods import Method
 from server.roster import Member
@@ -30,13 +31,15 @@ class OneRoundStrategy(ClusteredStrategy):
     """Data collaboration: one query and one answer for each site."""
 
     _answers: dict[str, wire.Answer]
+    # Sites that could use their answer.
+    _served: set[str]
 
     def group_sites(self, grid: StreamingGrid) -> None:
         """Ask each site for its collaboration, once, and learn everything from that."""
         members = self._enrol(grid)
         offers = {member.name: _offer(member) for member in members}
         found = find_groups(offers, self._config, self._method, self._audience)
-        self._answers = answers_of(found, offers)
+        self._answers, self._served = answers_of(found, offers), set()
         for member, label in zip(members, found.labels.tolist(), strict=True):
             member.group = label
             # The rows have served their purpose, and are not kept longer than that.
@@ -58,10 +61,21 @@ class OneRoundStrategy(ClusteredStrategy):
         """Nobody was asked."""
         return None, None
 
+    def hand_out(self, grid: StreamingGrid) -> None:
+        """Send nothing: a site that keeps models kept that of its answer, which is of no use elsewhere."""
+        for member in self._roster.members:
+            if member.card.keeps and member.name in self._served - self._holders:
+                reason = "could not keep the model of its answer; the site's own log says more"
+                self._audience.tell(SiteLeftOut("keep", self._config.rounds, member.name, reason))
+
+    def _accepted(self, member: Member, reply: Message, seconds: float) -> None:
+        self._served.add(member.name)
+        super()._accepted(member, reply, seconds)
+
     def _messages(self, book: StageBook, members: list[Member]) -> Iterator[Message]:
         task = wire.Task(self._settings, book.round_number, self._config.rounds)
         for member in members:
-            content = wire.pack_answer(task, self._answers[member.name])
+            content = wire.pack_answer(replace(task, group=member.group), self._answers[member.name])
             book.bytes_sent[member.name] = wire.size(content)
             yield Message(content, member.node_id, "evaluate.collaboration", ttl=self._config.round.deadline)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from common import wire
 from common.classes import agreed_classes
@@ -22,10 +23,11 @@ def personalise(
     models: Mapping[int, State],
     initial: State,
     audience: Audience,
-) -> None:
+) -> set[str]:
     """Send each member its group's model, under `select` also the weights all started from, and pool the answers.
 
-    What sites make of them stays with them; statistics of their own test splits come back.
+    What sites make of them stays with them; statistics of their own test splits come back. Returned are the names of
+    those that have put what they made on their disk.
     """
     connected = set(grid.get_node_ids())
     task = wire.Task(config.for_site(), config.rounds, config.rounds)
@@ -37,15 +39,16 @@ def personalise(
         audience,
         [member for member in members if member.node_id in connected],
         "personalise",
-        lambda member: wire.pack_task(task, packed[member.group], *start),
+        lambda member: wire.pack_task(replace(task, group=member.group), packed[member.group], *start),
         lambda content: wire.unpack_evaluation(content, classes=classes, limit_mb=limit_mb),
         stage="personalise",
         round_number=config.rounds,
         deadline=config.round.deadline,
     )
+    holders = {name for name, answer in answers.items() if answer.stored}
     tested = {name: answer for name, answer in answers.items() if answer.statistics.confusion.sum()}
     if not tested:
-        return
+        return holders
     sites = {name: summarise(answer.statistics) for name, answer in tested.items()}
     mean, worst = site_spread([metrics.accuracy for metrics in sites.values()])
     audience.tell(
@@ -58,3 +61,4 @@ def personalise(
             worst_tenth_accuracy=worst,
         )
     )
+    return holders

@@ -31,6 +31,7 @@ from server.events import (
     GroupKept,
     GroupRetired,
     GroupsFormed,
+    ModelKept,
     ReplyAccepted,
     RoundFinished,
     SiteCleared,
@@ -122,6 +123,8 @@ class ClusteredStrategy(Strategy):
         self._changing = config.data.watch or bool(config.drift)
         self._growth = _GROWTH_IF_CHANGING if self._changing else _GROWTH
         self._outgrown: set[str] = set()
+        # Sites that have their final model on their own disk.
+        self._holders: set[str] = set()
         self._head_changes: dict[str, NDArray[np.float64]] = {}
         self._founded = 0
         # Rounds that an earlier process has done.
@@ -349,6 +352,8 @@ class ClusteredStrategy(Strategy):
                 self._leave_out(member, str(error))
                 continue
             self._accepted(member, reply, evaluation.seconds)
+            if evaluation.stored:
+                self._held(member.name)
             if not count:
                 continue
             sites[member.name] = summarise(evaluation.statistics)
@@ -383,14 +388,16 @@ class ClusteredStrategy(Strategy):
 
     def personalise(self, grid: StreamingGrid) -> None:
         """After the last round, let every site make a model of its own from its group's, and tell how that does."""
-        personalise(
+        holders = personalise(
             grid, self._config, [member for member in self._roster.members if self._tested(0, [member])],
             self._models, self._initial, self._audience,
         )  # fmt: skip
+        for name in sorted(holders):
+            self._held(name)
 
     def hand_out(self, grid: StreamingGrid) -> None:
-        """Send every site that keeps models its group's final one; who does not get it is named."""
-        if not self._models or not any(member.card.keeps for member in self._roster.members):
+        """Send every site that keeps models, and has none of its own making, its group's; who fails is named."""
+        if not self._models or not self._keepers(self._config.rounds, self._roster.members):
             return
         messages = self._ask("keep", self._config.rounds, grid, self._keepers)
         for member, reply in self._replies(grid.send_and_receive(messages, timeout=self._config.round.deadline)):
@@ -400,7 +407,13 @@ class ClusteredStrategy(Strategy):
                 self._leave_out(member, str(error))
             else:
                 self._accepted(member, reply, seconds)
+                self._held(member.name)
         self._report_silent()
+
+    def _held(self, name: str) -> None:
+        """Note that a site has its final model on its own disk."""
+        self._holders.add(name)
+        self._audience.tell(ModelKept(name))
 
     # --- between training and testing --------------------------------------------------------------------------
 
@@ -514,7 +527,7 @@ class ClusteredStrategy(Strategy):
         return [member for member in members if member.card.test_samples or self._changing]
 
     def _keepers(self, round_number: int, members: list[Member]) -> list[Member]:
-        return [member for member in members if member.card.keeps]
+        return [member for member in members if member.card.keeps and member.name not in self._holders]
 
     def _replies(self, replies: Iterable[Message]) -> Iterator[tuple[Member, Message]]:
         """Match replies to the members that were asked; a reply nobody asked for is dropped."""

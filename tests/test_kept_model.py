@@ -121,11 +121,11 @@ def test_predictions_are_those_of_the_sites_evaluation(federation: Federation) -
         model, card = open_model(federation.model(site))
         outcomes = list(predict(model, card, read_images(list(truth))))
         assert all(isinstance(one, Prediction) for one in outcomes)
-        right = sum(one.label == truth[Path(one.image)] for one in outcomes if isinstance(one, Prediction))
+        right = sum(one.label == truth[Path(one.name)] for one in outcomes if isinstance(one, Prediction))
         assert card.test is not None
         assert len(outcomes) == card.test.samples
         assert right / len(outcomes) == card.test.accuracy
-        losses = [-np.log(one.probabilities[truth[Path(one.image)]]) for one in outcomes if isinstance(one, Prediction)]
+        losses = [-np.log(one.probabilities[truth[Path(one.name)]]) for one in outcomes if isinstance(one, Prediction)]
         assert np.mean(losses) == pytest.approx(card.test.loss, rel=1e-6)
 
 

@@ -114,6 +114,7 @@ def test_the_run_directory_is_complete_and_holds_no_rows(tmp_path: Path) -> None
         "distances.npy",
         "metrics.csv",
         "models",
+        "report.html",
         "summary.json",
     }
     summary = json.loads((out / "summary.json").read_text())
@@ -426,7 +427,10 @@ def test_by_files_the_numbers_are_those_of_the_network(tmp_path: Path, capsys: p
     out = tmp_path / "post"
     assert main(["collab", "solve", str(config), *bundles, "--out", str(out)]) == 0
     for path in sorted((network / "models").iterdir()):
-        assert path.read_bytes() == (out / "models" / path.name).read_bytes()
+        # The cards differ: how well a model does is known at the sites alone.
+        ours, theirs = load_file(path), load_file(out / "models" / path.name)
+        assert ours.keys() == theirs.keys()
+        assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
     assert (network / "distances.npy").read_bytes() == (out / "distances.npy").read_bytes()
     groups = [json.loads((place / "clusters.json").read_text())["sites"] for place in (network, out)]
     assert groups[0] == groups[1]

@@ -15,6 +15,7 @@ from client.collaboration.anchors import (
     uniform_anchors,
 )
 from client.collaboration.outgoing import aggregated, blurred
+from client.collaboration.projection import projected
 from client.collaboration.vault import MapIsGone, Vault
 from client.data import NoUsableData, SiteData, open_source
 from client.data.samples import ImageSamples, TableSamples
@@ -25,7 +26,7 @@ from client.identity import Identity, cache_folder
 from common.collaboration import Collaboration
 from common.config import SettingsError, SiteSettings
 from common.models import State
-from common.randomness import generator, secret_generator
+from common.randomness import secret_generator
 from common.wire import Answer
 
 Rows = NDArray[np.float64]
@@ -134,13 +135,8 @@ class Collaborator:
             raise SettingsError("this method reads tables, or images with data.input = 'embedding'")
         settings = self._settings
         cache = cache_folder(self._identity, settings.cache)
-        vectors = embeddings(self._encoder, samples, positions, cache, settings.encoder.batch_size).astype(np.float64)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        # Of length 1 and projected by the same draw everywhere: every number has a variance of about 1.
-        projection = generator(settings.seed, "projection").standard_normal(
-            (vectors.shape[1], settings.collaboration.projection)
-        )
-        return (vectors / np.where(lengths > 0, lengths, 1.0)) @ projection
+        vectors = embeddings(self._encoder, samples, positions, cache, settings.encoder.batch_size)
+        return projected(vectors, settings.collaboration.projection, settings.seed)
 
 
 __all__ = ["Collaborator", "MapIsGone"]

@@ -54,6 +54,21 @@ def read_table_samples(path: Path, table: Table, classes: Mapping[str, int]) -> 
     )
 
 
+def read_rows(path: Path, table: Table) -> TableSamples:
+    """The scaled columns of a file that nobody has labelled; its faults tell what is missing in them."""
+    faults: list[Fault] = []
+    rows = scale(table, read_columns(path, [column.name for column in table.columns]), faults)
+    return TableSamples(
+        labels=np.zeros(len(rows), np.int64),
+        groups=None,
+        splits=np.full(len(rows), UNSPECIFIED, np.int8),
+        digest="",
+        faults=tuple(faults),
+        rows=rows,
+        lines=np.arange(len(rows), dtype=np.int64) + 2,
+    )
+
+
 def read_public_rows(path: Path, table: Table) -> NDArray[np.float32]:
     """The scaled columns of a file that everybody may see; it needs no labels."""
     rows = scale(table, read_columns(path, [column.name for column in table.columns]), [])

@@ -33,6 +33,7 @@ from server.events import (
     SiteRenewed,
 )
 from server.listeners.journal import read_events
+from server.methods import get_method
 
 _PACKAGES = ("coterie", "flwr", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
 
@@ -93,7 +94,14 @@ class Artifacts:
         assert self._config is not None
         classes = agreed_classes(self._config.data)
         for group, state in self._models.items():
-            card = describe(self._config, classes, group, self._round, self._tested.get(group))
+            card = describe(
+                self._config,
+                classes,
+                group,
+                self._round,
+                self._tested.get(group),
+                integrated=get_method(self._config.method).one_round,
+            ).model_copy(update={"method": self._config.method})
             save_model(self._directory / run_directory.MODELS / f"group-{group}.safetensors", state, card)
 
     def _write_run(self, outcome: str, reason: str) -> None:

@@ -113,7 +113,7 @@ class RunRecord:
     incidents: list[Incident] = field(default_factory=list)
     traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)  # site → stage
     seconds: dict[str, float] = field(default_factory=dict)  # by stage
-    kept: set[str] = field(default_factory=set)  # sites that have their group's final model
+    kept: set[str] = field(default_factory=set)  # sites that have their final model on their own disk
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -246,15 +246,7 @@ def _take(record: RunRecord, event: Event) -> None:
         case "SiteEnrolled" | "SiteRenewed":
             record.cards[str(event["card"]["name"])] = _card(event["card"])
         case "GroupsFormed":
-            record.grouping = Grouping(
-                tuple(map(str, event["sites"])),
-                np.array([int(label) for label in event["labels"]], np.int64),
-                tuple(int(k) for k in event["k_window"] or ()),
-                None if event["cv"] is None else float(event["cv"]),
-            )
-            if len(record.grouping.sites) != len(record.grouping.labels):
-                record.grouping = None
-                raise ValueError("sites and labels do not match")
+            record.grouping = _grouping(event)
         case "SitePlaced":
             record.placed[str(event["site"])] = (
                 int(event["round_number"]), int(event["group"]), float(event["confidence"])
@@ -265,11 +257,25 @@ def _take(record: RunRecord, event: Event) -> None:
             record.rulings.append(_ruling(event))
         case "ReplyAccepted":
             _add_traffic(record, event)
+        case "ModelKept":
+            record.kept.add(str(event["site"]))
         case "RunEnded":
             record.outcome, record.reason = str(event["outcome"]), str(event["reason"])
         case _:
             if incident := _incident(event):
                 record.incidents.append(incident)
+
+
+def _grouping(event: Event) -> Grouping:
+    grouping = Grouping(
+        tuple(map(str, event["sites"])),
+        np.array([int(label) for label in event["labels"]], np.int64),
+        tuple(int(k) for k in event["k_window"] or ()),
+        None if event["cv"] is None else float(event["cv"]),
+    )
+    if len(grouping.sites) != len(grouping.labels):
+        raise ValueError("sites and labels do not match")
+    return grouping
 
 
 def _card(card: Event) -> Card:
@@ -314,8 +320,6 @@ def _add_traffic(record: RunRecord, event: Event) -> None:
     entry.received += int(event["bytes_received"])
     entry.seconds += _number(event["seconds"])
     entry.replies += 1
-    if event["stage"] == "keep":
-        record.kept.add(str(event["site"]))
 
 
 def _incident(event: Event) -> Incident | None:
