@@ -343,9 +343,9 @@ def test_whether_a_site_keeps_models_travels_with_its_card() -> None:
 
 def test_the_group_of_a_model_to_keep_travels_with_the_task() -> None:
     for group in (None, 0, 3):
-        task = wire.Task(Config().for_site(), 2, 5, group)
+        task = wire.Task(Config().for_site(), 2, 5, group=group)
         assert wire.unpack_task(wire.pack_task(task)) == task
-    sent = wire.pack_task(wire.Task(Config().for_site(), 2, 5, 1))
+    sent = wire.pack_task(wire.Task(Config().for_site(), 2, 5, group=1))
     sent["task"]["group"] = -1  # type: ignore[index]
     with pytest.raises(wire.WireError, match="group must be a whole number"):
         wire.unpack_task(sent)
