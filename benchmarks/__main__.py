@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("clustering", "embedding", "rounds", "aggregation", "migration")
+NAMES = ("clustering", "embedding", "rounds", "aggregation", "migration", "report")
 
 
 def main() -> int:

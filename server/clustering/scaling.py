@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh
 from scipy.stats import rankdata
 
 from server.clustering.distances import Matrix, checked_distance
@@ -63,10 +64,9 @@ def classical_scaling(target: Matrix) -> Matrix:
     squares = target**2
     squares -= squares.mean(axis=0)
     squares -= squares.mean(axis=1, keepdims=True)
-    values, vectors = np.linalg.eigh(-0.5 * squares)
-    points = np.zeros((len(target), 2))
-    used = vectors[:, ::-1][:, :2] * np.sqrt(np.maximum(values[::-1][:2], 0))
-    points[:, : used.shape[1]] = used
+    last = len(target) - 1
+    values, vectors = eigh(-0.5 * squares, subset_by_index=(last - 1, last))
+    points: Matrix = (vectors * np.sqrt(np.maximum(values, 0)))[:, ::-1]
     return points
 
 
