@@ -6,6 +6,7 @@ import http.client
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,6 +116,21 @@ def test_a_reader_that_stalls_holds_nobody_up(growing: Growing) -> None:
         stalled.connect()
         assert ask(port)[0] == 200
         stalled.close()
+
+
+def test_a_costly_page_is_not_made_all_the_time(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.live._CHEAP", 0.0)
+    run = LiveRun([growing.directory])
+    stamp, text = run.news("")
+    assert text is not None
+    run._rest_until = time.monotonic() + 60
+    growing.grow_to(1)
+    assert run.news(stamp) == (stamp, None)
+    run._rest_until = 0.0
+    fresh, text = run.news(stamp)
+    assert fresh != stamp
+    assert text is not None
+    assert run._rest_until > time.monotonic()
 
 
 def test_watch_says_what_is_wrong(growing: Growing, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
