@@ -13,7 +13,7 @@ from rich.table import Table
 
 from cli.arguments import Subparsers
 from common.config import SettingsError
-from server.listeners.journal import read_events
+from server.run_directory import read_events
 
 _COLUMNS = ("round", "site", "from", "to", "cos own", "other", "norm", "peers", "usual", "d from", "d to")
 
