@@ -289,8 +289,11 @@ def test_a_run_over_tls_with_site_keys_survives_its_superlink(federation: Federa
     with metrics.open(newline="") as file:
         heard = {(row[0], row[2]) for row in csv.reader(file) if row[1] == "site"}
     assert {("1", "a"), ("1", "b"), ("2", "a"), ("2", "b")} <= heard
+    assert (out / "report.html").exists()
     for name in ("a", "b"):
         assert f"answers; taking part as {name}" in federation.named(name).text
+        # Each has its group's final model beside its start file.
+        assert len(list((federation.layout.root / "sites" / name / "models").glob("run-*/model.safetensors"))) == 1
 
 
 def test_a_stranger_is_turned_away_by_name(federation: Federation) -> None:
