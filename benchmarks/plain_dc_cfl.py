@@ -82,7 +82,8 @@ def main() -> None:
     def integrate(members: tuple[int, ...]) -> list[np.ndarray]:
         u, s, _ = np.linalg.svd(np.hstack([seen[i] for i in members]), full_matrices=False)
         kept = min(m + 1, int((s >= 1e-2).sum()))
-        return [inverses[i] @ u[:, :kept] * np.sqrt(ANCHORS) for i in members]
+        size = s[:kept] * np.sqrt(ANCHORS / (s[:kept] ** 2).mean())
+        return [inverses[i] @ (u[:, :kept] * size) for i in members]
 
     def clusters(threshold: float) -> list[tuple[int, ...]]:
         found = fcluster(tree, threshold, "distance")
