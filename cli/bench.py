@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
                 failures = SuiteRunner(jobs, lock, display.say, display.show).run(planned)
                 code = 1 if failures else 0
             except KeyboardInterrupt:
+                display.say("interrupted; the same command goes on from here")
                 code = 130
     text, drawn = write_results(suite, planned, out)
     print(text)

@@ -168,7 +168,7 @@ def quick(small_config: MakeConfig, tmp_path: Path) -> MakeConfig:
             "drift": '[{"kind": "swap", "at": 6, "sites": ["000", "001"]}]',
         },
         {"method": "fedcm", "migration__rule": "fedcm"},
-        {"method": "cfl", "split__after": 0, "split__mean_norm": 10.0, "split__max_norm": 0.01, "rounds": 5},
+        {"method": "cfl", "split__after": 0, "split__mean_norm": 10.0, "split__max_norm": 0.01, "rounds": 6},
         {"method": "ifca", "cluster__k": 2},
     ],
     ids=["fmcl", "local", "fmcl with migration", "fedcm with the published rule", "cfl", "ifca"],

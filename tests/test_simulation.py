@@ -106,6 +106,16 @@ def test_the_same_command_gives_the_same_bits(first: Path, home: Path) -> None:
     assert (out / "metrics.csv").read_bytes() == (first / "metrics.csv").read_bytes()
 
 
+def test_one_site_at_a_time_needs_no_engine_and_gives_the_same_bits(first: Path, home: Path) -> None:
+    out = home / "one"
+    line = [*command(out), "--jobs", "1"]
+    done = subprocess.run(
+        line, check=False, cwd=ROOT, env=environment(home), capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert (out / "metrics.csv").read_bytes() == (first / "metrics.csv").read_bytes()
+
+
 def test_a_run_is_never_overwritten(first: Path, home: Path) -> None:
     done = simulate(home, first)
     assert done.returncode == 2

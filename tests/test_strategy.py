@@ -132,6 +132,15 @@ def test_a_warm_up_that_diverges_is_explained_to_the_server(small_config: MakeCo
         run(fedcm_config(small_config, train__lr=1e30))
 
 
+def test_no_two_sites_share_what_they_are_told(small_config: MakeConfig) -> None:
+    """One record for all would let whatever is written for one site reach the others."""
+    _, grid = run(small_config(rounds=1))
+    told = [message.content["task"] for message in grid.pushed if message.metadata.message_type == "train"]
+    assert len(told) == 6
+    told[0]["round"] = 99
+    assert [record["round"] for record in told[1:]] == [1] * 5
+
+
 def test_training_improves_on_the_first_round(small_config: MakeConfig) -> None:
     record, _ = run(small_config(rounds=6, method="fedavg", partition__scheme="iid", train__momentum=0.9))
     losses = [event.train_loss for event in record.of(RoundFinished)]

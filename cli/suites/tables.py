@@ -122,9 +122,10 @@ HTML_PAGE = """<!doctype html>
 <title>{title}</title><style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 100rem; padding: 0 1rem; }}
-.wide {{ overflow-x: auto; }} table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+.wide {{ overflow-x: auto; margin: 1rem 0; }} table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #8886; white-space: nowrap; }}
-thead th {{ white-space: normal; vertical-align: bottom; }} tbody th {{ text-align: left; }} img {{ max-width: 100%; }}
+thead th {{ white-space: normal; vertical-align: bottom; }} th:first-child {{ text-align: left; }}
+img {{ max-width: 100%; }}
 </style></head><body>
 <h1>{title}</h1>
 {content}
