@@ -390,6 +390,16 @@ def test_a_site_that_lost_its_map_says_so(tmp_path: Path, damage: str) -> None:
     assert len(record.of(RoundFinished)[0].sites) == 2
 
 
+def test_a_site_with_a_single_row_is_answered_though_it_cannot_test(tmp_path: Path) -> None:
+    make_own(tmp_path)
+    path = tmp_path / "site-1" / "wine.csv"
+    path.write_text("\n".join(path.read_text().splitlines()[:2]) + "\n")
+    record, grid = run(wine_config(tmp_path, sites=WINES, train__epochs=1), OwnGrid(tmp_path, WINES))
+    assert not record.of(SiteLeftOut)
+    assert len([message for message in grid.pushed if message.metadata.message_type.startswith("evaluate")]) == WINES
+    assert set(record.of(RoundFinished)[0].sites) == {"clinic-0", "clinic-2"}
+
+
 def test_a_site_with_another_secret_is_left_out(tmp_path: Path) -> None:
     make_own(tmp_path)
     (tmp_path / "site-2" / "secret").write_text("6" * 64)
