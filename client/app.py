@@ -22,6 +22,7 @@ from torch import nn
 
 from client.collaboration import Collaborator, MapIsGone
 from client.data import NoUsableData, SiteData, load_site
+from client.data.samples import TableSamples
 from client.embeddings import embeddings
 from client.encoder import EncoderError, load_encoder
 from client.fingerprints.mean import mean_feature
@@ -128,8 +129,9 @@ def _encoder_settings(settings: EncoderSettings, identity: Identity) -> EncoderS
 
 def _card(site: SiteData, identity: Identity) -> wire.SiteCard:
     named = tuple(f"{fault.name}: {fault.reason}" for fault in site.faults)
+    done = "stood in for" if isinstance(site.samples, TableSamples) else "skipped"
     for fault in named:
-        _log.warning("skipped %s", fault)
+        _log.warning("%s %s", done, fault)
     return wire.SiteCard(
         name=site.name,
         train_samples=len(site.train),

@@ -82,6 +82,7 @@ PRELOADED = (
     "numpy.typing",
     "pydantic",
     "pydantic.fields",
+    "safetensors.numpy",
     "safetensors.torch",
     "scipy.ndimage",
     "scipy.optimize",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,8 @@ HOST = "127.0.0.1"
 _log = logging.getLogger("coterie")
 # What a page is made from: when none of these changes, neither does the page.
 _SOURCES = (run_directory.RUN, run_directory.EVENTS, run_directory.DISTANCES)
+# Seconds of computing that a page may take without a rest after it.
+_CHEAP = 0.5
 
 
 class LiveRun:
@@ -38,6 +41,7 @@ class LiveRun:
         # Several browsers may ask at once; one of them makes the page, the others wait for it.
         self._lock = threading.Lock()
         self._made: dict[str, tuple[str, str]] = {}
+        self._rest_until = 0.0
 
     def stamp(self) -> str:
         """Something that is another whenever the run directories have changed."""
@@ -50,16 +54,23 @@ class LiveRun:
     def news(self, after: str) -> tuple[str, str | None]:
         """Return the stamp and the part that changes; None if nothing has changed since the stamp `after`."""
         now = self.stamp()
-        return (now, None) if now == after else self._make("main")
+        if now == after or time.monotonic() < self._rest_until:
+            return after, None
+        return self._make("main")
 
     def _make(self, kind: str) -> tuple[str, str]:
         with self._lock:
             # Taken before the files are read: what is written meanwhile is news the next time.
             stamp = self.stamp()
             if kind not in self._made or self._made[kind][0] != stamp:
+                start = time.thread_time()
                 records = [read_run(directory) for directory in self._directories]
                 text = page(records, stamp=stamp, pause=self._pause) if kind == "whole" else main_part(records)
                 self._made[kind] = (stamp, text)
+                spent = time.thread_time() - start
+                if kind == "main" and spent > _CHEAP:
+                    # The log of a large run grows all the time: leave nine tenths of a core to the run.
+                    self._rest_until = time.monotonic() + 9 * spent
             return self._made[kind]
 
 
@@ -107,6 +118,7 @@ def serve(run: LiveRun, port: int) -> ThreadingHTTPServer:
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
             self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("X-Frame-Options", "DENY")
             self.send_header("X-Stamp", stamp)
             self.end_headers()
             self.wfile.write(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import time
@@ -59,10 +60,10 @@ class Browser:
         """Pretend to be a screen of this size, in this theme; narrow ones are touched, not clicked."""
         width, height = size
         phone = width < 600
-        self._tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
-        self._tell("Emulation.setTouchEmulationEnabled", enabled=phone)
+        self.tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self.tell("Emulation.setTouchEmulationEnabled", enabled=phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._tell("Emulation.setEmulatedMedia", features=[scheme])
+        self.tell("Emulation.setEmulatedMedia", features=[scheme])
 
     def picture(self, path: Path, selector: str = "body") -> None:
         """Take a picture of one element, also beyond the screen."""
@@ -71,12 +72,11 @@ class Browser:
             "return {x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height, scale: 1}",
             selector,
         )
-        shot = self._tell("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=box)
-        import base64
-
+        shot = self.tell("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=box)
         path.write_bytes(base64.b64decode(shot["data"]))
 
-    def _tell(self, command: str, **parameters: Any) -> Any:
+    def tell(self, command: str, **parameters: Any) -> Any:
+        """Send a command of the DevTools protocol."""
         return self.driver.execute_cdp_cmd(command, parameters)
 
 
@@ -94,7 +94,14 @@ def chromium(folder: Path) -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     downloads = folder / "downloads"
     downloads.mkdir(parents=True)
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+    options.add_experimental_option(
+        "prefs",
+        {
+            "download.default_directory": str(downloads),
+            # Else only the first download of a page needs no confirmation.
+            "profile.default_content_setting_values.automatic_downloads": 1,
+        },
+    )
     driver = Chrome(options=options, service=Service(DRIVER))
     try:
         driver.execute_cdp_cmd("Network.enable", {})

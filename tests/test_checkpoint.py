@@ -22,8 +22,7 @@ from server.app import conduct
 from server.checkpoint import Checkpoints, InvalidCheckpoint, read
 from server.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed, StageStarted
 from server.listeners import run_listeners
-from server.listeners.journal import read_events
-from server.run_directory import Appended, open_run
+from server.run_directory import Appended, open_run, read_events
 from tests.loopback import LoopbackGrid
 from tests.runs import MakeConfig, Record
 

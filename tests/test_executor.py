@@ -105,8 +105,8 @@ def third_party_imports() -> set[str]:
                 nested = {f"{node.module}.{alias.name}" for alias in node.names}
                 outside = node.module.partition(".")[0] not in own
                 found |= {name for name in nested if outside and is_module(name)} | {node.module}
-    # httpx comes with Flower, for the executor alone.
-    return {name for name in found if name.partition(".")[0] not in {*own, "httpx"}}
+    # httpx comes with Flower, for the executor alone; the others are extras, for those who have such files.
+    return {name for name in found if name.partition(".")[0] not in {*own, "httpx", "onnx", "pyarrow"}}
 
 
 def is_module(name: str) -> bool:

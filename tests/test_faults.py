@@ -55,6 +55,14 @@ def test_the_run_ends_and_no_finished_round_is_lost(stage: Stage) -> None:
     with (stage.out / "metrics.csv").open(newline="") as file:
         rounds = [int(row["round"]) for row in csv.DictReader(file) if row["scope"] == "overall"]
     assert rounds == list(range(1, ROUNDS + 1))
+    assert (stage.out / "report.html").exists()
+
+
+def test_who_is_there_at_the_end_has_the_final_model(stage: Stage) -> None:
+    kits = stage.federation.layout.root / "sites"
+    for site in ("a", "b", "c", "late"):
+        cards = [json.loads(path.read_text()) for path in kits.glob(f"{site}/models/run-*/model.json")]
+        assert ROUNDS in [card["round"] for card in cards], site
 
 
 def test_only_who_was_at_fault_is_missing(stage: Stage) -> None:

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 
 from cli import authority
 from cli.main import main
+from client.collaboration.anchors import gaussian_anchors, shared_secret
 from client.collaboration.vault import Vault
 from client.data import load_site
 from client.identity import Identity
@@ -325,19 +326,32 @@ def test_the_server_cannot_derive_the_map_from_the_seed(tmp_path: Path) -> None:
 
 def test_whoever_knows_the_anchors_knows_the_map(tmp_path: Path) -> None:
     """Why anchors come from a secret of the sites and not from the run's seed."""
-    from client.collaboration.anchors import gaussian_anchors
-
     config = wine_config(tmp_path)
     _, grid = run(config)
     table = config.data.table
     assert table is not None
-    anchors = gaussian_anchors(60, table.width, table, config.seed)
+    identity = Identity("000", None, (0, 6), None)
+    anchors = gaussian_anchors(60, table.width, table, shared_secret(identity, config.for_site()))
     offer = wire.unpack_arrays(grid.replies[0].content["collaboration"])
     inverse = np.linalg.lstsq(offer["anchors"].astype(float) - offer["anchors"].mean(axis=0), anchors, rcond=None)[0]
-    site = load_site(Identity("000", None, (0, 6), None), config.for_site())
+    site = load_site(identity, config.for_site())
     guess = offer["rows"] @ inverse
     truth = site.train_inputs() - site.train_inputs().mean(axis=0)
     assert np.corrcoef(guess.ravel(), truth.ravel())[0, 1] > 0.9
+
+
+def test_other_settings_get_other_anchors_and_paths_do_not_matter(tmp_path: Path) -> None:
+    """Else a server could ask for the same draw in one narrow range after another."""
+    make_own(tmp_path)
+    own = Identity("clinic-0", tmp_path, None, tmp_path, anchor_secret=tmp_path / "site-0" / "secret")
+    for identity in (own, Identity("000", None, (0, 6), None)):
+        plain = shared_secret(identity, wine_config(tmp_path).for_site())
+        assert shared_secret(identity, wine_config(tmp_path, data__path="x.csv", cache="y").for_site()) == plain
+        table = json.loads(wine_config(tmp_path).data.table.model_dump_json(exclude_defaults=True))
+        table["columns"][0]["maximum"] = 15.5
+        for changes in ({"seed": 1}, {"collaboration__anchors": "uniform"}, {"data__table": json.dumps(table)}):
+            assert shared_secret(identity, wine_config(tmp_path, **changes).for_site()) != plain
+    assert shared_secret(own, wine_config(tmp_path).for_site()) != plain
 
 
 def test_a_restarted_site_finds_its_map_again_and_answers_twice_the_same(tmp_path: Path) -> None:
@@ -375,6 +389,16 @@ def test_a_site_that_lost_its_map_says_so(tmp_path: Path, damage: str) -> None:
     record, _ = run(wine_config(tmp_path, sites=WINES, train__epochs=1), OwnGrid(tmp_path, WINES, fault=lose))
     assert record.reasons == {("evaluate", "clinic-1"): "its private map is gone; the site's own log says more"}
     assert len(record.of(RoundFinished)[0].sites) == 2
+
+
+def test_a_site_with_a_single_row_is_answered_though_it_cannot_test(tmp_path: Path) -> None:
+    make_own(tmp_path)
+    path = tmp_path / "site-1" / "wine.csv"
+    path.write_text("\n".join(path.read_text().splitlines()[:2]) + "\n")
+    record, grid = run(wine_config(tmp_path, sites=WINES, train__epochs=1), OwnGrid(tmp_path, WINES))
+    assert not record.of(SiteLeftOut)
+    assert len([message for message in grid.pushed if message.metadata.message_type.startswith("evaluate")]) == WINES
+    assert set(record.of(RoundFinished)[0].sites) == {"clinic-0", "clinic-2"}
 
 
 def test_a_site_with_another_secret_is_left_out(tmp_path: Path) -> None:

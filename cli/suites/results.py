@@ -18,8 +18,7 @@ from scipy.stats import wilcoxon
 from cli.suites.running import read_cost
 from cli.suites.suite import METRICS, Cell
 from server import run_directory
-from server.listeners.journal import read_events
-from server.run_directory import is_finished
+from server.run_directory import is_finished, read_events
 
 # What is read of every round, over all sites.
 CURVES = (*METRICS, "mean_site_accuracy", "worst_tenth_accuracy")

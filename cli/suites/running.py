@@ -111,33 +111,34 @@ class SuiteRunner:
         if self._stop.is_set():
             return
         folder = Path(cell.config.out)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / SETTINGS).write_text(as_toml(cell.config) + "\n", encoding="utf-8")
         start = time.monotonic()
-        code, cpu = self._spawn(folder)
-        seconds = time.monotonic() - start
-        _add_cost(folder, seconds, cpu)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / SETTINGS).write_text(as_toml(cell.config) + "\n", encoding="utf-8")
+            code, cpu = self._spawn(folder)
+            _add_cost(folder, time.monotonic() - start, cpu)
+            reason = (_last_words(folder / LOG) or f"exit code {code}") if code else ""
+        except OSError as error:
+            reason = str(error)
         if self._stop.is_set():
             return
         with self._lock:
-            self._done += code == 0
-            if code:
-                failure = Failure(cell, _last_words(folder / LOG) or f"exit code {code}")
-                self._failures.append(failure)
-                self._say(f"FAILED {cell}: {failure.reason} (see {folder / LOG})")
+            if reason:
+                self._failures.append(Failure(cell, reason))
+                self._say(f"FAILED {cell}: {reason} (see {folder / LOG})")
             else:
-                self._say(f"{self._done}/{total} {cell}: {seconds:.0f} s")
+                self._done += 1
+                self._say(f"{self._done}/{total} {cell}: {time.monotonic() - start:.0f} s")
 
     def _spawn(self, folder: Path) -> tuple[int, float]:
         """Run one cell; return its exit code and its CPU seconds."""
-        command = [sys.executable, "-m", "cli.main", "simulate", SETTINGS, "--jobs", "1"]
+        command = [sys.executable, "-m", "cli.main", "simulate", str(folder / SETTINGS), "--jobs", "1"]
         # One thread: other runs have the other cores. A session of its own: Ctrl-C is passed on once, by us.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         with (folder / LOG).open("ab") as log:
             with self._lock:
                 process = subprocess.Popen(
                     command,
-                    cwd=folder,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=environment,

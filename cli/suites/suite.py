@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from common.config import Config, FlatValue, SettingsError, flatten, parse
-from server.methods import get_method, settle
 
 AS_GIVEN = "as given"
 METRICS = ("accuracy", "macro_f1", "auc")
@@ -38,6 +37,9 @@ class Entry(_Part):
     @property
     def title(self) -> str:
         """What the table calls it."""
+        # Imported late, here and below: it brings NumPy, which other commands need not wait for.
+        from server.methods import get_method
+
         return self.label or get_method(self.name).title
 
 
@@ -118,6 +120,8 @@ def cells(suite: Suite, folder: Path, overrides: Mapping[str, FlatValue], out: P
     `folder` is where the suite's relative paths begin, `overrides` come from the command line, `out` is the suite's own
     folder. Equal seeds mean equal partitions and equal initial weights for all methods.
     """
+    from server.methods import settle
+
     for seed in suite.seeds:
         for data in suite.data:
             for setting in suite.setting:

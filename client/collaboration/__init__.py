@@ -99,7 +99,7 @@ class Collaborator:
 
     def _anchors(self, width: int) -> Rows:
         settings, table = self._settings.collaboration, self._settings.data.table
-        secret = shared_secret(self._identity, self._settings.seed)
+        secret = shared_secret(self._identity, self._settings)
         count = settings.anchor_rows
         if count < width:
             raise SettingsError(f"collaboration.anchor_rows = {count} is fewer than a row has numbers ({width})")

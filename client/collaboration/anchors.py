@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.identity import Identity
-from common.config import SettingsError
+from common.config import SettingsError, SiteSettings
 from common.randomness import secret_generator
-from common.table import Table
+from common.table import Table, write_table
 
 Rows = NDArray[np.float64]
 
@@ -23,10 +23,24 @@ Rows = NDArray[np.float64]
 SHORTEST_SECRET = 32
 
 
-def shared_secret(identity: Identity, seed: int) -> int:
-    """The number that anchors are drawn from: of the sites' common secret, or of the seed in a simulation."""
-    if identity.is_simulated:
-        return seed
+def agreement(settings: SiteSettings) -> str:
+    """All settings on which the anchors and what is made of them depend, as text; no path is among them."""
+    collaboration = settings.collaboration.model_dump_json(exclude={"sample"})
+    encoder = settings.encoder.model_dump_json(exclude={"weights"}) if settings.data.input == "embedding" else ""
+    return "\x1f".join((str(settings.seed), write_table(settings.data.table), collaboration, encoder))
+
+
+def shared_secret(identity: Identity, settings: SiteSettings) -> int:
+    """The number that anchors are drawn from: of the sites' common secret, or of the seed in a simulation.
+
+    Other settings give other anchors. A server could else have the same draw squeezed into one range after another,
+    and put together what it sees of each.
+    """
+    base = b"" if identity.is_simulated else _common_secret(identity)
+    return int.from_bytes(hashlib.sha256(base + b"\x1e" + agreement(settings).encode()).digest(), "big")
+
+
+def _common_secret(identity: Identity) -> bytes:
     if identity.anchor_secret is None:
         raise SettingsError(
             "this method needs a secret that all sites share and the server does not know: make it at one site with "
@@ -41,7 +55,7 @@ def shared_secret(identity: Identity, seed: int) -> int:
             f"the anchor secret {identity.anchor_secret} is shorter than {SHORTEST_SECRET} characters and could be "
             "guessed: `coterie collab secret FILE` makes a good one"
         )
-    return int.from_bytes(hashlib.sha256(content).digest(), "big")
+    return content
 
 
 def gaussian_anchors(count: int, width: int, table: Table | None, secret: int) -> Rows:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from client.collaboration.anchors import agreement
 from client.collaboration.reduction import PrivateMap, fit_private_map
 from client.data.lock import exclusive
 from client.identity import Identity, cache_folder
@@ -48,8 +49,8 @@ class Vault:
         if self._identity.is_simulated:
             secret = self._simulated_secret()
             return fit_private_map(rows, dimensions, secret_generator(secret, "rotation")), secret
-        asked = self._settings.model_dump_json(include={"seed", "data", "collaboration", "encoder"})
-        key = hashlib.sha256(f"{self._identity.name}\x1f{digest}\x1f{dimensions}\x1f{asked}".encode()).hexdigest()
+        asked = "\x1f".join((self._identity.name, digest, str(dimensions), agreement(self._settings)))
+        key = hashlib.sha256(asked.encode()).hexdigest()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with exclusive(self._folder / "lock"):

@@ -83,15 +83,21 @@ def redraw(
     if count < FEWEST_SITES:
         return None
     kept = min(count - 1, max(2, round(share * count)))
-    both = np.zeros((count, count))
-    same = np.zeros((count, count))
+    taken = np.zeros((draws, count))
+    members = []
     sizes: Counter[int] = Counter()
-    for _ in range(draws):
+    for draw in range(draws):
         drawn = np.sort(rng.choice(count, kept, replace=False))
         labels = group(np.ascontiguousarray(matrix[np.ix_(drawn, drawn)]))
-        sizes[int(labels.max()) + 1] += 1
-        both[np.ix_(drawn, drawn)] += 1
-        same[np.ix_(drawn, drawn)] += np.equal.outer(labels, labels)
+        groups = int(labels.max()) + 1
+        sizes[groups] += 1
+        taken[draw, drawn] = 1.0
+        indicator = np.zeros((groups, count))
+        indicator[labels, drawn] = 1.0
+        members.append(indicator)
+    # Counting pairs is a product of indicators: sums of ones, exact in any order.
+    everybody = np.concatenate(members)
+    both, same = taken.T @ taken, everybody.T @ everybody
     together = np.divide(same, both, out=np.full((count, count), np.nan), where=both > 0)
     np.fill_diagonal(together, 1.0)
     return Stability(draws, together, dict(sorted(sizes.items())))

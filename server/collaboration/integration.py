@@ -66,12 +66,14 @@ def integrate(anchors: Anchors, members: Sequence[int], most_columns: int) -> li
     """G_i for the members of a cluster: float64[m̃_i + 1, k], so that [f_i(X_i), 1] G_i are comparable rows.
 
     [A_1 … A_c] ≈ U Σ Vᵀ, keeping singular values ≥ 1e-2 and at most `most_columns` of them: with many sites stacked,
-    directions made of noise pass the rule too. G_i = pinv(A_i) U C with C = √r I, which the paper leaves open: the
-    columns of U have length 1 over r anchors, and a network learns from values of about 1.
+    directions made of noise pass the rule too. G_i = pinv(A_i) U C, where the paper leaves C open. Here it is
+    √r Σ / (root mean square of Σ): over the anchors values are of about 1, from which a network learns, while
+    directions in which the anchors hardly vary stay small instead of being blown up together with their noise.
     """
     left, values, _ = np.linalg.svd(np.hstack([anchors.blocks[i] for i in members]), full_matrices=False)
     columns = max(1, min(most_columns, int((values >= LEAST_SINGULAR_VALUE).sum())))
-    target = left[:, :columns] * np.sqrt(anchors.rows)
+    kept = values[:columns]
+    target = left[:, :columns] * (np.sqrt(anchors.rows) * kept / np.sqrt((kept**2).mean()))
     return [anchors.inverses[i] @ target for i in members]
 
 

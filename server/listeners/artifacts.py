@@ -32,7 +32,6 @@ from server.events import (
     SitePlaced,
     SiteRenewed,
 )
-from server.listeners.journal import read_events
 from server.methods import get_method
 
 _PACKAGES = ("coterie", "flwr", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
@@ -120,7 +119,7 @@ class Artifacts:
 
     def _kept_tested(self) -> dict[int, Metrics]:
         """What the groups achieved in the last round before the run went on."""
-        rounds = [event for event in read_events(self._directory) if event["event"] == "RoundFinished"]
+        rounds = [event for event in run_directory.read_events(self._directory) if event["event"] == "RoundFinished"]
         tested: dict[int, Metrics] = {}
         for group, metrics in (rounds[-1]["groups"] if rounds else {}).items():
             values: dict[str, Any] = {key: math.nan if value is None else value for key, value in metrics.items()}

@@ -38,24 +38,6 @@ class Journal:
         self._file.append(line)
 
 
-def read_events(directory: Path) -> list[dict[str, Any]]:
-    """Read the log of a run, finished or growing; of a round that was done again after a checkpoint, the last time."""
-    events: list[dict[str, Any]] = []
-    for line in (directory / run_directory.EVENTS).read_text(encoding="utf-8").splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the last line of a run that is being written, or was killed
-        if not isinstance(event, dict):
-            continue
-        if event.get("event") == "RunStarted":
-            events.clear()
-        elif event.get("event") == "RunResumed":
-            events = [earlier for earlier in events if earlier.get("round_number", 0) <= event["round_number"]]
-        events.append(event)
-    return events
-
-
 def _plain(value: Any) -> Any:
     """Turn an event's fields into what JSON can hold."""
     if isinstance(value, BaseModel):

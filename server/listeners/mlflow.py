@@ -1,6 +1,6 @@
 """An MLflow run beside the run directory (extra: coterie[mlflow]).
 
-It goes where MLFLOW_TRACKING_URI says; without that, into `mlflow.db` of the run directory.
+It goes where MLFLOW_TRACKING_URI says; without that, into `mlflow.db` and `mlflow/` of the run directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from server.events import Event, GroupsFormed, RoundFinished, RunEnded, RunResum
 from server.listeners.scores import scores
 
 EXPERIMENT = "coterie"
-DATABASE = "mlflow.db"
+DATABASE, FILES = "mlflow.db", "mlflow"
 _TAG = "coterie.directory"
 # Most parameters of one request, and longest value, that MLflow takes.
 _BATCH, _LONGEST = 100, 500
@@ -61,10 +61,11 @@ class MLflow:
         return self._client
 
     def _begin(self, config: Config, *, resumed: bool) -> None:
-        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._directory / DATABASE}"
-        self._client = MlflowClient(place)
+        elsewhere = os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = MlflowClient(elsewhere or f"sqlite:///{self._directory / DATABASE}")
         experiment = self._client.get_experiment_by_name(EXPERIMENT)
-        number = experiment.experiment_id if experiment else self._client.create_experiment(EXPERIMENT)
+        files = None if elsewhere else (self._directory / FILES).as_uri()
+        number = experiment.experiment_id if experiment else self._client.create_experiment(EXPERIMENT, files)
         directory = str(self._directory)
         if resumed:
             quoted = directory.replace("'", "''")

@@ -24,8 +24,7 @@ from server.events import (
     SitesPersonalised,
     StageStarted,
 )
-from server.listeners.journal import read_events
-from server.run_directory import finite
+from server.run_directory import finite, read_events
 
 
 class Summary:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.clustering import MergeTree
-from server.report.figure import MOST_LABELS, Figure, label, site_axis, triangle
+from server.report.figure import MOST_LABELS, Figure, distance_triangle, label, share_triangle, site_axis
 from server.report.palette import group_colour, group_symbol
 from server.report.record import Grouping, RunRecord
 from server.report.study import LEFT_OUT, Study
@@ -203,7 +203,7 @@ def _heatmap(grouping: Grouping, study: Study, distance: NDArray[np.float64]) ->
         [
             {
                 "type": "heatmap",
-                "z": triangle(ordered, kind="f4"),
+                "z": distance_triangle(ordered, low, high),
                 "log": [math.log10(low), math.log10(max(high, low * 1.001))],
                 "names": sites,
                 "says": "distance",
@@ -282,7 +282,7 @@ def _dendrogram(grouping: Grouping, study: Study, tree: MergeTree) -> Figure:
         {
             "xaxis": site_axis([grouping.sites[i] for i in study.order]),
             "yaxis": {"type": "log", "title": {"text": "distance"}, "automargin": True, "zeroline": False,
-                      "dtick": 1, "tickformat": "~g"},
+                      "dtick": _log_step(floor, tree), "tickformat": "~g"},
             "height": 420,
             "showlegend": True,
             "hovermode": "closest",
@@ -298,6 +298,11 @@ def _dendrogram(grouping: Grouping, study: Study, tree: MergeTree) -> Figure:
         ("merge", "first_site_of_one", "first_site_of_other", "distance"),
         rows,
     )  # fmt: skip
+
+
+def _log_step(floor: float, tree: MergeTree) -> int | str:
+    """Powers of ten along a long axis; 1, 2 and 5 times them along a short one."""
+    return 1 if float(tree.heights.max()) > 100 * floor else "D2"
 
 
 def _cut_height(tree: MergeTree, k: int, floor: float) -> float:
@@ -370,7 +375,7 @@ def _together(grouping: Grouping, study: Study) -> Figure:
         [
             {
                 "type": "heatmap",
-                "z": triangle(together, kind="u1"),
+                "z": share_triangle(together),
                 "names": sites,
                 "says": "together",
                 "zmin": 0,

@@ -20,8 +20,8 @@ from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
 from server import run_directory
 from server.clustering.distances import checked_distance
-from server.listeners.journal import read_events
 from server.methods import METHODS, Method
+from server.run_directory import read_events
 
 Event = Mapping[str, Any]
 

@@ -36,12 +36,13 @@ SCRIPT = r"""
 
   function unfold(packed) {
     const bytes = Uint8Array.from(atob(packed.triangle), c => c.charCodeAt(0));
-    const flat = packed.kind === "f4" ? new Float32Array(bytes.buffer) : bytes;
+    const distance = code => code && packed.low * Math.exp((code - 1) / 65534 * packed.span);
+    const share = code => code === 255 ? NaN : code / 250;
+    const [flat, read] = packed.low ? [new Uint16Array(bytes.buffer), distance] : [bytes, share];
     const n = packed.size, rows = Array.from({length: n}, () => new Float32Array(n));
     let at = 0;
     for (let i = 0; i < n; i++) for (let j = i; j < n; j++, at++) {
-      const value = packed.kind === "f4" ? flat[at] : flat[at] === 255 ? NaN : flat[at] / 250;
-      rows[i][j] = rows[j][i] = value;
+      rows[i][j] = rows[j][i] = read(flat[at]);
     }
     return rows;
   }
@@ -151,7 +152,7 @@ SCRIPT = r"""
   function csvOf(figure) {
     const matrix = matrixOf(figure);
     const columns = matrix ? ["site", ...matrix.names] : figure.columns;
-    const lines = matrix?.values.map((row, i) => [matrix.names[i], ...Array.from(row, v => Number(v.toPrecision(6)))]);
+    const lines = matrix?.values.map((row, i) => [matrix.names[i], ...Array.from(row, v => Number(v.toPrecision(4)))]);
     const rows = lines ?? figure.rows;
     return [columns, ...rows].map(row => row.map(csvCell).join(",")).join("\r\n") + "\r\n";
   }

@@ -84,26 +84,13 @@ def _comparison(record: RunRecord, others: Sequence[RunRecord]) -> Section:
             "seed, so the same site name need not mean the same images.",
             "note",
         )
-    rows = [
-        (run.name, run.title, len(run.groups), *_figures_of(run), len(run.incidents), len(run.moves))
-        for run in (record, *others)
-    ]
+    rows = [(run.name, run.title, len(run.groups), *_figures_of(run)) for run in (record, *others)]
     section.body += paragraph(
         "Each run after its last round, on the same test images; this page is about the bold one."
     )
     columns = (
-        "run",
-        "method",
-        "groups",
-        "round",
-        "accuracy",
-        "macro-F1",
-        "AUC",
-        "mean of sites",
-        "worst tenth",
-        "incidents",
-        "moves",
-    )
+        "run", "method", "groups", "round", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth",
+    )  # fmt: skip
     shares = ("accuracy", "macro-F1", "mean of sites", "worst tenth")
     section.body += table(columns, rows, caption="Runs side by side", percent=shares, highlight=0)
     fedavg = baseline(others)

@@ -26,8 +26,8 @@ from server.methods.partition import Agglomerative
 from server.report.record import RunRecord
 
 LEFT_OUT = 0.2
-# Enough for shares within some 5 %; fewer where a single draw takes long.
-_DRAWS, _DRAWS_IF_MANY, _MANY = 100, 40, 250
+# Up to so many sites, so many draws: 100 are enough for shares within some 5 %; fewer where a single one takes long.
+_DRAWS = ((250, 100), (2000, 40), (math.inf, 10))
 # A site whose lead over the next group is smaller than this is hard to place.
 _LEAD = 0.5
 # How the mean silhouette is read (Kaufman & Rousseeuw 1990, table 4).
@@ -95,7 +95,7 @@ def _study(distance: bytes, labels: bytes, method: str, settings: ClusterSetting
     curve = (
         silhouettes_of_cuts(matrix, tree, min(count, max(settings.k_max, int(groups.max()) + 1) + 1)) if tree else {}
     )
-    draws = _DRAWS if count <= _MANY else _DRAWS_IF_MANY
+    draws = next(draws for most, draws in _DRAWS if count <= most)
     stability = redraw(matrix, form, generator(seed, "stability"), draws=draws, share=1 - LEFT_OUT)
     silhouettes = site_silhouettes(matrix, groups)
     own, rival = np.full(count, np.nan), np.zeros(count)

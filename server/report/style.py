@@ -61,8 +61,9 @@ figcaption{color:var(--muted);font-size:.93rem;margin:.2rem 0 .5rem;max-width:58
 button{font:inherit;font-size:.88rem;color:var(--accent);background:none;border:1px solid var(--line);
   border-radius:6px;padding:.3rem .7rem;min-height:2rem;cursor:pointer}
 button:hover{background:var(--panel)}
-.scroll{overflow-x:auto;max-height:34rem;overflow-y:auto;border:1px solid var(--grid);border-radius:8px}
-table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
+.scroll{width:fit-content;max-width:100%;overflow-x:auto;
+  max-height:34rem;overflow-y:auto;border:1px solid var(--grid);border-radius:8px}
+table{border-collapse:collapse;min-width:min(100%,34rem);font-size:.92rem;font-variant-numeric:tabular-nums}
 section>h3{margin:1.4rem 0 .3rem}
 th,td{padding:.38rem .55rem;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
 th{position:sticky;top:0;background:var(--panel);font-weight:600}

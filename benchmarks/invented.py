@@ -1,0 +1,182 @@
+"""An invented run of any size, told to the listeners that record real ones: for measuring and testing the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from common.config import Config, parse
+from common.metrics import Metrics, site_spread
+from common.signature import Signature
+from common.wire import SiteCard
+from server.clustering import overlap_distance
+from server.events import (
+    Event,
+    GroupKept,
+    GroupsFormed,
+    Listener,
+    ReplyAccepted,
+    RoundFinished,
+    RunEnded,
+    RunStarted,
+    SiteCleared,
+    SiteEnrolled,
+    SiteLeftOut,
+    SiteMoved,
+    SitePlaced,
+    StageStarted,
+)
+from server.listeners.artifacts import Artifacts
+from server.listeners.journal import Journal
+from server.listeners.summary import Summary
+from server.listeners.table import MetricsTable
+from server.methods import get_method
+from server.migration import Evidence
+
+CLASSES = 10
+_DIMENSION = 64
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What happens in the invented run.
+
+    `kinds` kinds of sites hold different classes; `spread` is how far sites of a kind differ. With `trouble` sites
+    fail, move, are cleared, and one comes late.
+    """
+
+    sites: int = 20
+    kinds: int = 4
+    rounds: int = 10
+    method: str = "fmcl"
+    spread: float = 0.3
+    trouble: bool = False
+    seed: int = 0
+    names: tuple[str, ...] = ()
+    reason: str = "no reply within 60 s (round.deadline)"
+    outcome: str = "finished"
+
+
+def write_run(directory: Path, plot: Plot) -> Path:
+    """Write the run directory of an invented run, without models and page."""
+    (directory / "models").mkdir(parents=True)
+    listeners = [Journal(directory), MetricsTable(directory), Summary(directory), Artifacts(directory)]
+    for event in story(plot):
+        _tell(listeners, event)
+    return directory
+
+
+def _tell(listeners: Sequence[Listener], event: Event) -> None:
+    for listener in listeners:
+        listener.hear(event)
+
+
+def story(plot: Plot) -> list[Event]:
+    """All events of the run, in order."""
+    rng = np.random.default_rng(plot.seed)
+    config = _config(plot)
+    names = plot.names or tuple(f"{index:03d}" for index in range(plot.sites))
+    kind = np.arange(plot.sites) % plot.kinds
+    counts, signatures = _data(plot, kind, rng)
+    events: list[Event] = [RunStarted(config), StageStarted("enrol", 0, plot.sites)]
+    for index, name in enumerate(names):
+        events.append(ReplyAccepted("enrol", 0, name, 0, 4 * _DIMENSION * len(signatures[index].classes), 0.5))
+        events.append(SiteEnrolled(_card(name, counts[index]), late=False))
+    method = get_method(plot.method)
+    distance = None if method.distance is None else overlap_distance(signatures)
+    grouping = method.partition.form(distance, plot.sites, config.cluster)
+    labels = dict(zip(names, grouping.labels.tolist(), strict=True))
+    chosen = grouping.selection
+    events.append(
+        GroupsFormed(
+            names, tuple(labels.values()), distance, chosen.scores if chosen else None,
+            tuple(chosen.window) if chosen else None, chosen.cv if chosen else None,
+        )
+    )  # fmt: skip
+    for number in range(1, plot.rounds + 1):
+        events += _round(plot, number, names, labels, counts, rng)
+    events.append(RunEnded(plot.outcome, "" if plot.outcome == "finished" else "RuntimeError: the server fell over"))  # type: ignore[arg-type]
+    return events
+
+
+def _config(plot: Plot) -> Config:
+    rule = {"migration.rule": "guarded"} if plot.trouble else {}
+    return parse({"method": plot.method, "sites": plot.sites, "rounds": plot.rounds, "seed": plot.seed} | rule)
+
+
+def _data(plot: Plot, kind: np.ndarray, rng: np.random.Generator) -> tuple[list[np.ndarray], list[Signature]]:
+    centres = rng.normal(size=(CLASSES, _DIMENSION))
+    counts, signatures = [], []
+    for index in range(plot.sites):
+        weights = np.where(np.arange(CLASSES) % plot.kinds == kind[index] % CLASSES, 8.0, 0.4)
+        drawn = rng.multinomial(int(rng.integers(30, 200)), rng.dirichlet(weights))
+        drawn[int(kind[index]) % CLASSES] += 1
+        classes = np.flatnonzero(drawn)
+        shape = (len(classes), _DIMENSION)
+        prototypes = (centres[classes] + plot.spread * rng.normal(size=shape)).astype(np.float32)
+        counts.append(drawn)
+        signatures.append(Signature(classes.astype(np.int64), prototypes, drawn[classes] / drawn.sum()))
+    return counts, signatures
+
+
+def _card(name: str, counts: np.ndarray) -> SiteCard:
+    return SiteCard(name, int(counts.sum()), max(1, int(counts.sum()) // 4), tuple(map(int, counts)), 0, ())
+
+
+def _round(
+    plot: Plot,
+    number: int,
+    names: Sequence[str],
+    labels: dict[str, int],
+    counts: Sequence[np.ndarray],
+    rng: np.random.Generator,
+) -> list[Event]:
+    size = 250_000
+    absent = {names[1]} if plot.trouble and number in (2, 3, 4) and len(names) > 1 else set()
+    events: list[Event] = [StageStarted("train", number, len(names))]
+    events += [ReplyAccepted("train", number, name, size, size, 0.8) for name in names if name not in absent]
+    events += [SiteLeftOut("train", number, name, plot.reason) for name in sorted(absent)]
+    if plot.trouble and number == 2:
+        events.append(GroupKept(2, labels[names[1]], 0, 1))
+    if plot.trouble and number == plot.rounds // 2 and len(set(labels.values())) > 1:
+        events += _moves(number, names, labels)
+    if plot.trouble and number == 3:
+        labels["late-1"] = 0
+        events += [SiteEnrolled(_card("late-1", counts[0]), late=True), SitePlaced(3, "late-1", 0, 0.62)]
+    events.append(StageStarted("evaluate", number, len(names)))
+    tested = [name for name in labels if name not in absent]
+    events += [ReplyAccepted("evaluate", number, name, size, 12_000, 0.1) for name in tested]
+    sites = {}
+    for name in sorted(tested):
+        right = float(np.clip(0.95 - 0.6 * np.exp(-number / 4) + rng.normal(0, 0.05), 0, 1))
+        sites[name] = Metrics(right, right, 0.5 + right / 2, 1 - right, 25)
+    groups = {
+        group: _mean([sites[name] for name in sorted(tested) if labels[name] == group])
+        for group in sorted({labels[name] for name in tested})
+    }
+    mean, worst = site_spread([sites[name].accuracy for name in sorted(sites)])
+    overall = _mean(list(sites.values()))
+    events.append(RoundFinished(number, overall, groups, sites, dict(labels), mean, worst, 1 - overall.accuracy, {}))
+    return events
+
+
+def _moves(number: int, names: Sequence[str], labels: dict[str, int]) -> list[Event]:
+    groups = sorted(set(labels.values()))
+    events: list[Event] = []
+    for name in names[2:5]:
+        origin = labels[name]
+        target = next(group for group in groups if group != origin)
+        evidence = Evidence(-0.31, {target: 0.72}, 4.2, 0.9, 1.1, {origin: 2.5, target: 0.2})
+        events.append(SiteMoved(number, name, origin, target, False, evidence))
+        labels[name] = target
+    name = names[0]
+    events.append(SiteCleared(number, name, labels[name], Evidence(-0.05, {}, 1.4, 0.4, None, {labels[name]: 0.1})))
+    return events
+
+
+def _mean(values: Sequence[Metrics]) -> Metrics:
+    accuracy = float(np.mean([one.accuracy for one in values]))
+    return Metrics(accuracy, accuracy, 0.5 + accuracy / 2, 1 - accuracy, sum(one.count for one in values))
