@@ -216,11 +216,17 @@ class Child:
     task: Task
     header: int
     killed_because: str = ""
+    is_report: bool = False
     started: float = field(default_factory=time.monotonic)
 
     def lacks_message(self) -> bool:
-        """Whether it has been waiting for its message for a while."""
-        return time.monotonic() - self.started > _INPUT and not select.select([self.header], [], [], 0)[0]
+        """Whether it is a task that has been waiting for its message for a while."""
+        if self.is_report or time.monotonic() - self.started <= _INPUT:
+            return False
+        # Not select, which knows no file beyond the 1024th.
+        header = select.poll()
+        header.register(self.header, select.POLLIN)
+        return not header.poll(0)
 
 
 def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
@@ -335,12 +341,16 @@ def _reap(children: dict[int, Child], nodes: Iterable[SuperNode]) -> None:
         if node.is_lost():
             continue
         # A report has no header of its own, so that a failing one is not reported.
+        tell: Callable[[int], None]
         if header:
-            number, report = _start(child.task, partial(_report_crash, child.task, node.link, header, cause))
-            children[number] = report
+            tell = partial(_report_crash, child.task, node.link, header, cause)
         elif cause == _SUPERSEDED:
-            number, report = _start(child.task, partial(_report_end, child.task, node.link, cause))
-            children[number] = report
+            tell = partial(_report_end, child.task, node.link, cause)
+        else:
+            continue
+        number, report = _start(child.task, tell)
+        report.is_report = True
+        children[number] = report
 
 
 def _drain(pipe: int) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.classes import agreed_classes
 from common.config import Config
@@ -44,6 +45,7 @@ class Artifacts:
         self._directory = directory
         self._run: dict[str, object] = {}
         self._clusters: dict[str, object] = {}
+        self._distance: NDArray[np.float64] | None = None
         self._cards: dict[str, SiteCard] = {}
         self._labels: dict[str, int] = {}
         self._models: dict[int, State] = {}
@@ -86,6 +88,7 @@ class Artifacts:
                 if self._labels:
                     # The disk may have been full when they last changed.
                     self._write_clusters()
+                self._write_distance()
                 self._save_models()
                 self._write_run(outcome, reason)
 
@@ -135,9 +138,19 @@ class Artifacts:
             "silhouette": scores or None,
             "distance_order": event.sites if event.distance is not None else None,
         }
-        if event.distance is not None:
-            np.save(self._directory / run_directory.DISTANCES, event.distance, allow_pickle=False)
+        self._distance = event.distance
         self._write_clusters()
+        self._write_distance()
+
+    def _write_distance(self) -> None:
+        """Write the distances, if that has not been possible before, so that a reader sees all of them or none."""
+        if self._distance is None:
+            return
+        path = self._directory / run_directory.DISTANCES
+        temporary = path.with_name(f".{path.name}")
+        np.save(temporary, self._distance, allow_pickle=False)
+        temporary.replace(path)
+        self._distance = None
 
     def _write_clusters(self) -> None:
         sites = {

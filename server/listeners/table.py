@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.metrics import Metrics
 from server import run_directory
-from server.events import Event, RoundFinished, RunResumed, RunStarted
+from server.events import Event, RoundFinished, RunEnded, RunResumed, RunStarted
 
 COLUMNS = (
     "round", "scope", "name", "group", "sites", "samples", "accuracy", "macro_f1", "auc", "loss",
@@ -35,6 +35,9 @@ class MetricsTable:
                 os.truncate(self._path, size)
             case RoundFinished():
                 self._append(_rows(event))
+            case RunEnded():
+                # What a full disk refused may fit in now.
+                self._append([])
 
     def _append(self, rows: list[tuple[object, ...]]) -> None:
         # One block per round: a crash leaves whole rounds, not half rows.
