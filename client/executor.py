@@ -97,6 +97,7 @@ _PROJECT = ("client", "common", "server", "cli")
 
 # A SuperNode looks for messages every 3 s and for replies every 0.5 s: asking it more often gains nothing.
 _POLL, _IDLE_POLL = 0.25, 1.0
+_ALL_POLLS = 20  # most questions a second to all SuperNodes together: each takes some milliseconds of a core
 _BUSY = 60.0  # seconds after its last task in which a SuperNode is asked at the shorter interval
 _LOOK = 5.0  # seconds between two looks, while no slot is free, whether a SuperNode still exists
 _BACK_OFF = 10.0  # longest wait, in seconds, between two attempts to reach a SuperNode that does not answer
@@ -152,6 +153,7 @@ class SuperNode:
 
     address: str
     link: Link
+    least_pause: float = 0.0
     due: float = 0.0
     asked: float = float("-inf")
     last_task: float = float("-inf")
@@ -176,7 +178,7 @@ class SuperNode:
             _log.info("SuperNode %s answers again", self.address)
         self._gone_since, self._failures = None, 0
         if not (reply.HasField("task") and reply.token):
-            self.due = now + (_POLL if now - self.last_task < _BUSY else _IDLE_POLL)
+            self.due = now + max(_POLL if now - self.last_task < _BUSY else _IDLE_POLL, self.least_pause)
             return None
         self.due, self.last_task = now + _POLL, now
         return Task(self.address, reply.task.task_id, reply.token)
@@ -530,7 +532,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         _log.error("the SuperNodes cannot be spoken to: %s", error)
         return 2
-    nodes = [SuperNode(address, link) for address in addresses]
+    nodes = [SuperNode(address, link, len(addresses) / _ALL_POLLS) for address in addresses]
     if options.insecure and not all(map(is_loopback, addresses)):
         _log.warning("--insecure: tasks, models and tokens cross the network unencrypted")
     # The Runtime API is a local one, but httpx would send even loopback requests to a site's web proxy.

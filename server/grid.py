@@ -2,7 +2,7 @@
 
 It wraps any Flower Grid, in a simulation as in a deployment, and leaves Flower's round loop as it is: `start()` hands
 the iterable that `send_and_receive` returns straight to the strategy, so a reply can be folded into its group's average
-and forgotten before the next one is fetched.
+and forgotten while others are still on their way. No more are fetched at once than fit into a fixed amount of memory.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+from common.wire import size
+
 # Seconds between two looks for replies. Each look costs the SuperLink a request per message under way, so a wait that
 # has been long may be a little longer: by this part of it, up to the longest pause.
 _FIRST_PAUSE = 0.005
 _PAUSE = 0.25
 _PART_OF_WAIT = 0.02
 _LONGEST_PAUSE = 3.0
+# A request costs the SuperLink about as much for one message as for many, but brings all that are ready: so it asks for
+# as many as fit into this memory by the largest reply so far, and for a few as long as there was none.
+_MOST_BYTES = 256_000_000
+_FIRST_PORTION = 8
 
 
 class RunInterrupted(Exception):
@@ -49,6 +55,7 @@ class StreamingGrid(Grid):
         self._in_flight = in_flight
         self._stop = stop or threading.Event()
         self._asked: dict[str, int] = {}
+        self._largest = 0
 
     def set_run(self, run: Run) -> None:
         """Pass on."""
@@ -122,16 +129,30 @@ class StreamingGrid(Grid):
                 return
             waited = time.monotonic() - last_reply
             pause = min(pause * 1.5, max(_PAUSE, _PART_OF_WAIT * waited), _LONGEST_PAUSE)
-            for message_id in sorted(outstanding):
-                # One id at a time: a Grid fetches everything that is ready for the ids it is given.
-                for reply in self._grid.pull_messages([message_id]):
-                    outstanding.discard(message_id)
+            waiting = sorted(outstanding)
+            while waiting:
+                portion = self._portion()
+                replies = list(self._grid.pull_messages(waiting[:portion]))
+                waiting = waiting[portion:]
+                while replies:
+                    reply = replies.pop(0)
+                    outstanding.discard(reply.metadata.reply_to_message_id)
                     pause, last_reply = _FIRST_PAUSE, time.monotonic()
+                    self._note_size(reply)
                     yield reply
+                    del reply
             if time.monotonic() >= end:
                 return
             if outstanding:
                 self._pause(min(pause, max(end - time.monotonic(), 0.0)))
+
+    def _portion(self) -> int:
+        """For how many replies to ask at once."""
+        return max(1, _MOST_BYTES // self._largest) if self._largest else _FIRST_PORTION
+
+    def _note_size(self, reply: Message) -> None:
+        if not reply.has_error():
+            self._largest = max(self._largest, size(reply.content))
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):

@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 
+from common import wire
 from server.grid import RunInterrupted, StreamingGrid
 from tests.loopback import SUPERLINK, LoopbackGrid
 
@@ -144,3 +145,28 @@ def test_a_long_wait_is_looked_into_more_rarely_but_never_ends_late(monkeypatch:
     assert all(pauses <= np.maximum(0.25, 0.02 * np.array(looks[:-1])) + 1e-9)
     assert len(looks) < 400
     assert looks[-1] == 600
+
+
+class CountingGrid(ScriptedGrid):
+    """Notes for how many replies it was asked at once; each reply carries `size` bytes."""
+
+    def __init__(self, sites: int, size: int) -> None:
+        super().__init__(sites, delay=0)
+        self.portions: list[int] = []
+        self._content = RecordDict({"model": wire.pack_arrays({"weights": np.zeros(size // 4, np.float32)})})
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        message_ids = list(message_ids)
+        self.portions.append(len(message_ids))
+        for message_id in message_ids:
+            del self._due[message_id]
+            reply = error_from_superlink(message_id)
+            yield make_message(metadata=reply.metadata, content=self._content)
+
+
+def test_small_replies_are_asked_for_together_and_large_ones_apart() -> None:
+    for size, portions in ((1_000, [8, 32]), (200_000_000, [8] + 32 * [1])):
+        inner = CountingGrid(40, size)
+        grid = StreamingGrid(inner, deadline=60)
+        assert len(list(grid.send_and_receive(messages(range(100, 140))))) == 40
+        assert inner.portions == portions

@@ -69,4 +69,4 @@ def test_it_groups_and_says_whether_that_is_worth_it(
 
 def test_a_method_that_compares_nobody_has_no_preview(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preview", str(settings), "--set", "method=fedavg"]) == 2
-    assert "it takes one of fmcl, fedcm" in capsys.readouterr().err
+    assert "it takes one of fmcl, fmcl-fixed-k" in capsys.readouterr().err

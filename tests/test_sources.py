@@ -227,7 +227,7 @@ class TestDamage:
 
     def test_a_site_without_a_usable_image_says_why(self, tmp_path: Path, cache: Path) -> None:
         (tmp_path / "scans" / "cat").mkdir(parents=True)
-        with pytest.raises(NoUsableData, match="site clinic has no usable data: no images found in"):
+        with pytest.raises(NoUsableData, match="site clinic has no usable data: no samples found in"):
             load(tmp_path / "scans", cache)
         for number in range(7):
             (tmp_path / "scans" / "cat" / f"{number}.png").touch()
