@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.federation import Federation, descendants, ended, events_of, free_ports, until
 
 _LONGEST = 3600.0  # seconds that a run may take
+_LOOK = 5.0  # seconds between two looks at the memory: a look takes the kernel a while
 _CONFIG = """
 [data]
 image_size = 16
@@ -100,7 +101,7 @@ class _Meter:
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._done.wait(1.0):
+        while not self._done.wait(_LOOK):
             total = 0
             for pid in (self._pid, *descendants(self._pid)):
                 with suppress(OSError):

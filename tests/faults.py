@@ -6,6 +6,7 @@ seconds. `tests/test_faults.py` checks the outcome, `python -m benchmarks.faults
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.federation import (
     write_digits,
 )
 
+OUTCOMES = "outcomes.json"
 ROUNDS = 15
 # In the run in which a site is too slow; in the other one nobody is.
 SHORT_DEADLINE, LONG_DEADLINE = 20.0, 300.0
@@ -151,6 +153,7 @@ def stage_faults(root: Path) -> Stage:
         until(lambda: stage.run.process.poll() is not None, PATIENCE, "the command ends")
         shutil.copytree(stage.out, root / "kept")
         stage.out = root / "kept"
+        (root / OUTCOMES).write_text(json.dumps([asdict(outcome) for outcome in stage.outcomes.values()], indent=1))
         return stage
 
 
