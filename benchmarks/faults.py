@@ -1,7 +1,7 @@
 """The table of faults in docs/deployment.md: what happens in a real federation when things go wrong, and how soon.
 
-Run with `python -m benchmarks.faults` (some minutes; root, for the disk that is filled), or with the `outcomes.json` that
-`tests/test_faults.py` left in its folder.
+Run with `python -m benchmarks.faults` (some minutes; root, for the disk that is filled), or with the `outcomes.json`
+that `tests/test_faults.py` left in its folder.
 """
 
 from __future__ import annotations
