@@ -25,7 +25,7 @@ from server.report.words import choice_of_k, count, doubtful, names, sentences, 
 _MOST_ROWS = 500
 _KEPT = {
     "group": "their group's model",
-    "finetuned": "that model trained further",
+    "finetuned": "their group's model trained further",
     "local": "one trained on their own data alone",
 }
 
@@ -249,8 +249,9 @@ def _personalised(record: RunRecord, own: Personalised) -> str:
     return (
         "<h3>The sites' own models</h3>"
         + paragraph(
-            f"After the last round sites made models of their own (personalise = '{own.mode}'). They keep: {told}. All "
-            "other figures of this page are of the groups' models."
+            f"After the last round sites made models of their own (personalise = '{own.mode}'). They keep: {told}. "
+            "Their figures are in this table and in the column “own model” of all sites; all others are of the groups' "
+            "models."
         )
         + table(columns, rows, caption="The sites' own models", percent=("accuracy", "macro-F1", *columns[5:]))
     )
