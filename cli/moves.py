@@ -13,9 +13,11 @@ from rich.table import Table
 
 from cli.arguments import Subparsers
 from common.config import SettingsError
+from server import ledger
 from server.run_directory import read_events
 
-_COLUMNS = ("round", "site", "from", "to", "cos own", "other", "norm", "peers", "usual", "d from", "d to")
+_PLACES = ("round", "site", "from", "to")
+_FIGURES = ("cos own", "other", "norm", "peers", "usual", "d from", "d to")
 
 _WIDTH = 160
 
@@ -28,7 +30,8 @@ def register(jobs: Subparsers) -> None:
         description="Lists every site that was examined: those that moved, and those that stayed (to: stays). "
         "cos: cosine of the site's update with its own group's direction, and the largest with another group's. "
         "norm: length of its update, beside the median of its peers' and the usual of its own calm rounds. "
-        "d: distance of its fresh signature from the group it was in and to the one it belongs to.",
+        "d: distance of its fresh signature from the group it was in and to the one it belongs to. "
+        "reason: why the method's own rule regrouped it, or it chose another group (CFL, IFCA).",
     )
     parser.add_argument("directory", type=Path, metavar="RUN", help="run directory, finished or still growing")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line instead of a table")
@@ -48,10 +51,15 @@ def run(options: argparse.Namespace) -> int:
         console.print("No site was moved or examined.")
         return 0
     table = Table(box=None)
-    for title in _COLUMNS:
-        table.add_column(title, no_wrap=title != "site", overflow="fold")
-    for entry in entries:
-        table.add_row(*_cells(entry))
+    # A run has moves of one kind, seldom of both; columns without anything in them are not shown.
+    reasons = [entry["evidence"].get("reason") for entry in entries]
+    figures, named = _FIGURES if None in reasons else (), ("reason",) if any(reasons) else ()
+    for title in (*_PLACES, *figures, *named):
+        table.add_column(title, no_wrap=title not in ("site", "reason"), overflow="fold")
+    for entry, reason in zip(entries, reasons, strict=True):
+        row = _places(entry)
+        row += (_figures(entry) if reason is None else [""] * len(figures)) if figures else []
+        table.add_row(*row, *([reason or ""] if named else []))
     console.print(table, markup=False)
     return 0
 
@@ -62,19 +70,25 @@ def rulings(directory: Path) -> list[dict[str, Any]]:
         events = read_events(directory)
     except OSError as error:
         raise SettingsError(f"cannot read {error.filename}: {error.strerror}; RUN is the directory of a run") from None
-    return [event for event in events if event.get("event") in ("SiteMoved", "SiteCleared")]
+    return [entry for event in events for entry in ledger.rulings(event)]
 
 
-def _cells(entry: dict[str, Any]) -> list[str]:
+def _places(entry: dict[str, Any]) -> list[str]:
+    stays = entry["event"] == "SiteCleared"
+    return [
+        str(entry["round_number"]),
+        entry["site"],
+        str(entry["group"] if stays else entry["origin"]),
+        "stays" if stays else f"{entry['target']}{' (new)' if entry['founded'] else ''}",
+    ]
+
+
+def _figures(entry: dict[str, Any]) -> list[str]:
     evidence = entry["evidence"]
     stays = entry["event"] == "SiteCleared"
     origin, target = (entry["group"], entry["group"]) if stays else (entry["origin"], entry["target"])
     distances = evidence["distances"]
     return [
-        str(entry["round_number"]),
-        entry["site"],
-        str(origin),
-        "stays" if stays else f"{target}{' (new)' if entry['founded'] else ''}",
         _number(evidence["cosine"], ".2f"),
         _number(max(evidence["cosines"].values(), default=None), ".2f"),
         *(_number(evidence[key], ".2g") for key in ("norm", "peer_norm", "usual_norm")),

@@ -54,8 +54,11 @@ class LiveRun:
     def news(self, after: str) -> tuple[str, str | None]:
         """Return the stamp and the part that changes; None if nothing has changed since the stamp `after`."""
         now = self.stamp()
-        if now == after or time.monotonic() < self._rest_until:
-            return after, None
+        if now == after:
+            return now, None
+        if time.monotonic() < self._rest_until:
+            # Never with `after`: it is anything a reader likes, and the answer goes into a header.
+            return self._made["main"][0], None
         return self._make("main")
 
     def _make(self, kind: str) -> tuple[str, str]:

@@ -240,7 +240,7 @@ class ClusteredStrategy(Strategy):
             self._roster.members,
             "losses",
             lambda member: wire.pack_task(task, *packed),
-            lambda content: wire.unpack_losses(content, models=len(models), limit_mb=limits.max_message_mb),
+            lambda member, content: wire.unpack_losses(content, models=len(models), limit_mb=limits.max_message_mb),
             stage="enrol",
             round_number=0,
             deadline=limits.deadline,
@@ -345,9 +345,7 @@ class ClusteredStrategy(Strategy):
                     content_of(reply), classes=self._class_count, limit_mb=self._config.round.max_message_mb
                 )
                 count = int(evaluation.statistics.confusion.sum())
-                if not count and member.card.test_samples and not self._changing:
-                    raise wire.WireError(f"tests on nothing after declaring {member.card.test_samples} samples")
-                self._check_growth(member, count, max(member.card.test_samples, self._changing), "test")
+                self._check_tested(member, count)
             except wire.WireError as error:
                 self._leave_out(member, str(error))
                 continue
@@ -390,7 +388,7 @@ class ClusteredStrategy(Strategy):
         """After the last round, let every site make a model of its own from its group's, and tell how that does."""
         holders = personalise(
             grid, self._config, [member for member in self._roster.members if self._tested(0, [member])],
-            self._models, self._initial, self._audience,
+            self._models, self._initial, self._audience, self._check_tested,
         )  # fmt: skip
         for name in sorted(holders):
             self._held(name)
@@ -562,6 +560,12 @@ class ClusteredStrategy(Strategy):
             return None
         self._accepted(member, reply, update.seconds)
         return update
+
+    def _check_tested(self, member: Member, count: int) -> None:
+        """Refuse a test on another number of samples than the site can have."""
+        if not count and member.card.test_samples and not self._changing:
+            raise wire.WireError(f"tests on nothing after declaring {member.card.test_samples} samples")
+        self._check_growth(member, count, max(member.card.test_samples, self._changing), "test")
 
     def _check_growth(self, member: Member, count: int, declared: int, part: str) -> None:
         if count > self._growth * declared:

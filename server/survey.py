@@ -29,7 +29,7 @@ def survey(
     members: list[Member],
     question: str,
     ask: Callable[[Member], RecordDict],
-    read: Callable[[RecordDict], A],
+    read: Callable[[Member, RecordDict], A],
     *,
     stage: Stage,
     round_number: int,
@@ -56,7 +56,7 @@ def survey(
         if member is None or reasons.pop(member.name, None) is None:
             continue
         try:
-            answer = read(content_of(reply))
+            answer = read(member, content_of(reply))
         except wire.WireError as error:
             reasons[member.name] = str(error)
             continue

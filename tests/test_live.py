@@ -20,8 +20,8 @@ from tests.browser import CHROMIUM, DESKTOP, DRIVER, MISSING, chromium
 
 
 @contextmanager
-def served(directory: Path, pause: float = 0.2) -> Iterator[int]:
-    server = serve(LiveRun([directory], pause), 0)
+def served(run: Path | LiveRun) -> Iterator[int]:
+    server = serve(run if isinstance(run, LiveRun) else LiveRun([run], 0.2), 0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -116,6 +116,20 @@ def test_a_reader_that_stalls_holds_nobody_up(growing: Growing) -> None:
         stalled.connect()
         assert ask(port)[0] == 200
         stalled.close()
+
+
+def test_what_a_reader_sends_is_never_sent_back(growing: Growing) -> None:
+    run = LiveRun([growing.directory])
+    made, _ = run.news("")
+    run._rest_until = time.monotonic() + 60
+    with served(run) as port:
+        for after in ("x%0D%0ASet-Cookie:%20a=b", "%E2%82%AC"):
+            connection = http.client.HTTPConnection(HOST, port, timeout=60)
+            connection.request("GET", f"/main?after={after}")
+            answer = connection.getresponse()
+            assert (answer.status, answer.headers["X-Stamp"]) == (204, made)
+            assert "Set-Cookie" not in answer.headers
+            connection.close()
 
 
 def test_a_costly_page_is_not_made_all_the_time(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ from client.personal import LEAST, Personalisation, set_aside
 from common import wire
 from common.config import Config
 from common.models import State, build
-from server.app import initial_state
-from server.events import RoundFinished, SitesPersonalised
-from tests.runs import MakeConfig, failed, on, run, run_to_disk
+from server.app import conduct, initial_state
+from server.events import Event, RoundFinished, SitesPersonalised
+from tests.loopback import LoopbackGrid
+from tests.runs import MakeConfig, Record, failed, on, run, run_to_disk
 
 CPU = torch.device("cpu")
 
@@ -122,6 +123,39 @@ def test_a_site_that_fails_or_lies_is_named_and_left_out(small_config: MakeConfi
 
     record, _ = run(config, fault=on("query.personalise", 1, lie))
     assert "kept model 3" in record.reasons["personalise", "001"]
+
+
+def test_nobody_claims_more_test_samples_than_it_declared(small_config: MakeConfig) -> None:
+    def boast(request: Message, reply: Message) -> Message:
+        told = wire.unpack_evaluation(reply.content, classes=10, limit_mb=100)
+        histograms = np.zeros_like(told.statistics.histograms)
+        histograms[0, :, -1], histograms[1, :, 0] = 10**8, 9 * 10**8
+        right = replace(told.statistics, confusion=np.diag(np.full(10, 10**8)), histograms=histograms)
+        reply.content = wire.pack_evaluation(replace(told, statistics=right))
+        return reply
+
+    record, _ = run(
+        small_config(method="fedavg", personalise="finetune", rounds=1), fault=on("query.personalise", 1, boast)
+    )
+    assert "claims 1000000000 test samples after declaring" in record.reasons["personalise", "001"]
+    (told,) = record.of(SitesPersonalised)
+    assert "001" not in told.sites
+    assert told.overall.count == sum(metrics.count for metrics in told.sites.values()) < 10**6
+
+
+def test_a_site_that_is_gone_at_the_end_is_named(small_config: MakeConfig) -> None:
+    grid = LoopbackGrid(6)
+
+    class Leaving(Record):
+        def hear(self, event: Event) -> None:
+            super().hear(event)
+            if isinstance(event, RoundFinished):
+                grid.disconnect(104)
+
+    record = Leaving()
+    conduct(grid, small_config(method="fedavg", personalise="finetune", rounds=1), [record])
+    assert record.reasons["personalise", "004"] == "not connected"
+    assert set(record.of(SitesPersonalised)[0].kept) == {"000", "001", "002", "003", "005"}
 
 
 def test_no_group_model_trains_on_what_is_set_aside(small_config: MakeConfig) -> None:

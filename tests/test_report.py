@@ -15,7 +15,20 @@ import pytest
 
 from benchmarks.invented import Plot, write_run
 from cli.main import main
-from common.config import SettingsError
+from common.config import SettingsError, parse
+from common.metrics import Metrics
+from server.events import (
+    Event,
+    GroupRetired,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    SitesPersonalised,
+    SitesRegrouped,
+    Solved,
+)
+from server.listeners.journal import Journal
+from server.listeners.summary import Summary
 from server.report import page, read_run
 from server.report.grouping_figures import _block_means
 from server.report.palette import DARK, DARK_SCALE, LIGHT, LIGHT_SCALE, contrast
@@ -334,3 +347,88 @@ def test_groups_differ_by_shape_or_colour_up_to_seventy() -> None:
     from server.report.palette import group_colour, group_symbol
 
     assert len({(group_colour(group), group_symbol(group)) for group in range(70)}) == 70
+
+
+# --- what methods do in the course of a run --------------------------------------------------------------------
+
+
+@pytest.fixture
+def split_run(make_run: MakeRun) -> Path:
+    """A run of CFL with a split, a group that everybody left, and models of the sites' own."""
+    directory = make_run(sites=6, rounds=4, method="cfl")
+    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    where = next(i for i, event in enumerate(events) if event["event"] == "RoundFinished") + 1
+    metrics = Metrics(0.75, 0.5, 0.875, 0.25, 25)
+    reason = "mean update 0.1 < 0.4, longest 2"
+    told: list[Event] = [SitesRegrouped(2, ("001", "003"), 0, 1, True, reason), GroupRetired(3, 7)]
+    own = SitesPersonalised("select", {"001": "local", "002": "group"}, metrics, {"001": metrics}, 0.75, 0.625)
+    summary, journal = Summary(directory), Journal(directory)
+    (directory / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events[:where]))
+    for event in (*told, own):
+        journal.hear(event)
+    with (directory / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in events[where:])
+    # What the summary heard of it, by itself and as it is recalled from the log.
+    summary.hear(RunStarted(parse({"method": "cfl", "sites": 6})))
+    for event in told:
+        summary.hear(event)
+    summary.hear(RunEnded("finished", ""))
+    return directory
+
+
+def test_sites_that_the_method_regroups_have_moved(split_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = read_run(split_run)
+    assert record.notes == []
+    assert [(one.site, one.origin, one.target, one.founded) for one in record.moves] == [
+        ("001", 0, 1, True), ("003", 0, 1, True),
+    ]  # fmt: skip
+    text = page([record])
+    assert "Nobody moved" not in text
+    assert "2 moves between groups" in text
+    assert '<td class="why">mean update 0.1 &lt; 0.4, longest 2</td>' in text
+    assert figures(text)["moves"]["rows"][1][-1] == "mean update 0.1 < 0.4, longest 2"
+    assert "&lt; 0.4" in figures(text)["moves"]["data"][-1]["customdata"][0][-1]
+    assert "Groups that nobody belongs to any more: 7 (since round 3)." in text
+    moves = json.loads((split_run / "summary.json").read_text())["moves"]
+    expected = {"round": 2, "from": 0, "to": 1, "founded": True, "reason": "mean update 0.1 < 0.4, longest 2"}
+    assert moves == [{"site": "001", **expected}, {"site": "003", **expected}]
+    capsys.readouterr()
+    assert main(["moves", str(split_run)]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert shown[0] == ["round", "site", "from", "to", "reason"]
+    assert [line[:5] for line in shown[1:]] == [["2", "001", "0", "1", "(new)"], ["2", "003", "0", "1", "(new)"]]
+    assert main(["moves", str(split_run), "--json"]) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(entry["site"], entry["evidence"]) for entry in entries] == [
+        (site, {"reason": expected["reason"]}) for site in ("001", "003")
+    ]
+
+
+def test_a_summary_recalls_what_was_regrouped_before_a_restart(split_run: Path) -> None:
+    summary = Summary(split_run)
+    summary.hear(RunResumed(parse({"method": "cfl", "sites": 6}), 3, (), {}, {}, 0))
+    summary.hear(RunEnded("finished", ""))
+    moves = json.loads((split_run / "summary.json").read_text())["moves"]
+    assert [(move["site"], move["to"]) for move in moves] == [("001", 1), ("003", 1)]
+
+
+def test_models_of_the_sites_own_stand_beside_the_groups(split_run: Path, make_run: MakeRun) -> None:
+    record, plain = read_run(split_run), read_run(make_run("plain", sites=6, rounds=4, method="cfl"))
+    assert record.last == plain.last
+    assert [tile in page([record]) for tile in ("<b>75.0%</b>", "personalise = ")] == [False, True]
+    training = next(one for one in sections([record]) if one.name == "training-section").body
+    rows = re.findall(r"<tr>(<th scope=row.*?)</tr>", training)
+    assert [re.sub(r"<[^>]*>", "|", row).strip("|").split("||")[0] for row in rows] == [
+        "of the group, round 4", "personalised (select)",
+    ]  # fmt: skip
+    assert "75.0%" in rows[1]
+    assert "62.5%" in rows[1]
+    assert "their group&#x27;s model (1), one trained on their own data alone (1)" in training
+    assert "own models" not in page([plain])
+
+
+def test_what_validation_chose_is_told(make_run: MakeRun) -> None:
+    directory = make_run(sites=6, rounds=1)
+    Journal(directory).hear(Solved(0.6, (64, 32), {"0.6 64-32": 0.9}, {"000": 4}, {"000": 10.0}))
+    text = page([read_run(directory)])
+    assert "Validation chose the threshold 0.6 and layers of 64 and 32 units." in text

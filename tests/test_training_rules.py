@@ -87,18 +87,20 @@ class TestCfl:
         (second,) = rule.review(2, groups)
         assert second.sites == ("d", "f")
 
-    @given(st.integers(0, 2**32 - 1), st.integers(3, 12))
-    def test_any_number_of_splits_leaves_a_partition(self, seed: int, count: int) -> None:
+    @given(st.integers(0, 2**32 - 1), st.integers(3, 12), st.integers(0, 2))
+    def test_any_number_of_splits_leaves_a_partition(self, seed: int, count: int, quiet: int) -> None:
         rng = np.random.default_rng(seed)
         names = [f"{number:02d}" for number in range(count)]
+        silent = set(rng.choice(names, quiet, replace=False).tolist())
         group_of = dict.fromkeys(names, 0)
         rule = cfl(mean_norm=1e9, max_norm=1e-9)
-        for round_number in range(1, count + 2):
+        for round_number in range(1, count + 7):
             groups: dict[int, list[str]] = {}
             for name, group in group_of.items():
                 groups.setdefault(group, []).append(name)
             for group, members in groups.items():
-                show(rule, {name: rng.normal(size=3).tolist() for name in members}, group, round_number)
+                heard = [name for name in members if name not in silent]
+                show(rule, {name: rng.normal(size=3).tolist() for name in heard}, group, round_number)
             for split in rule.review(round_number, groups):
                 origins = {group_of[name] for name in split.sites}
                 assert len(origins) == 1
@@ -106,7 +108,8 @@ class TestCfl:
                 new = max(group_of.values()) + 1
                 group_of |= dict.fromkeys(split.sites, new)
             assert sorted(group_of) == names
-        assert max(list(group_of.values()).count(group) for group in group_of.values()) <= 2
+        talking = [group for name, group in group_of.items() if name not in silent]
+        assert max(talking.count(group) for group in talking) <= 2
 
     def test_a_split_waits_until_everybody_was_heard_and_what_is_known_survives_a_restart(self) -> None:
         rule = cfl()
@@ -117,7 +120,40 @@ class TestCfl:
         show(again, {"d": OPPOSED["d"]}, round_number=2)
         (split,) = again.review(2, {0: list("abcd")})
         assert split.sites == ("b", "d")
-        assert again.state() == {"latest": []}
+        assert again.state() == {"latest": [], "silent": []}
+
+    def test_a_silent_member_holds_nobody_up(self) -> None:
+        """It is waited for once; it stays in its group, for nobody knows better; then no more, until it is heard."""
+        rule, groups = cfl(), {0: list("abcde")}
+        splits = []
+        for round_number in range(1, 8):
+            show(rule, {name: change for name, change in OPPOSED.items() if name != "c"}, round_number=round_number)
+            show(rule, {"c": (2, 0.1) if round_number > 2 else (-2, 0)}, round_number=round_number)
+            splits.append([split.sites for split in rule.review(round_number, groups)])
+            again = cfl()
+            again.restore(rule.state())
+            rule = again
+        assert splits == [[]] * 4 + [[("b", "d")]] * 3
+        show(rule, {"e": (2, 0)}, round_number=8)
+        assert rule.review(8, groups) == []
+        assert [entry["site"] for entry in rule.state()["latest"]] == ["e"]
+
+    def test_the_fewer_train_in_a_round_the_longer_a_member_is_waited_for(self) -> None:
+        rule = RecursiveBipartition(parse({"method": "cfl", "split.after": 0, "train.fraction": 0.4}))
+        names = list("abcde")
+        for round_number in range(1, 20):
+            drawn = {0: "ab", 1: "cd"}[round_number % 2]
+            show(rule, {name: OPPOSED[name] for name in drawn}, round_number=round_number)
+            if rule.review(round_number, {0: names}):
+                break
+        # Two of five are drawn: five times each in 12.5 rounds.
+        assert round_number == 13
+
+    def test_what_a_site_sent_before_it_left_its_group_is_forgotten(self) -> None:
+        rule = cfl()
+        show(rule, {name: OPPOSED[name] for name in "abc"})
+        assert rule.review(1, {0: ["a", "d"], 1: ["b"]}) == []
+        assert [entry["site"] for entry in rule.state()["latest"]] == ["a"]
 
     def test_an_update_made_in_another_group_does_not_count(self) -> None:
         rule = cfl()
@@ -237,7 +273,7 @@ def test_a_site_that_fails_is_left_out_and_the_rest_goes_on(small_config: MakeCo
     if method == "ifca":
         assert len({labels[site] for site in ("000", "001", "003", "004", "005")}) == 3
     else:
-        # Of one group nobody knows what the missing site would say, so it is not split for the rest of it.
+        # Four rounds are too few to give up the missing site.
         assert len(set(labels.values())) == 1
 
 

@@ -22,8 +22,10 @@ from server.events import (
     SiteMoved,
     SitePlaced,
     SitesPersonalised,
+    SitesRegrouped,
     StageStarted,
 )
+from server.ledger import rulings
 from server.run_directory import finite, read_events
 
 
@@ -62,9 +64,10 @@ class Summary:
                 self._labels[site] = group
             case SiteLeftOut():
                 self._left_out += 1
-            case SiteMoved():
-                self._labels[event.site] = event.target
-                self._moves.append(_move(asdict(event)))
+            case SiteMoved() | SitesRegrouped():
+                for entry in rulings({"event": type(event).__name__, **asdict(event)}):
+                    self._labels[entry["site"]] = event.target
+                    self._moves.append(_move(entry))
             case RoundFinished():
                 # Only figures are kept: an event holds every group's model.
                 self._score(event.round_number, {key: finite(value) for key, value in asdict(event.overall).items()})
@@ -91,8 +94,8 @@ class Summary:
             match event["event"]:
                 case "SiteLeftOut":
                     self._left_out += 1
-                case "SiteMoved":
-                    self._moves.append(_move(event))
+                case "SiteMoved" | "SitesRegrouped":
+                    self._moves += [_move(entry) for entry in rulings(event)]
                 case "RoundFinished":
                     self._score(event["round_number"], event["overall"])
                     self._spread = (event["mean_site_accuracy"], event["worst_tenth_accuracy"])

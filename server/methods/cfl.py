@@ -15,13 +15,21 @@ from server.methods.method import Method
 from server.methods.partition import OneGroup
 from server.methods.training import Contribution, Regrouping, TrainingRule
 
+# A member is waited for as long as it takes to be drawn so many times on average: at any share of sites per round, one
+# that answers is missed with a chance below e^-5, under 1%.
+_PATIENCE = 5
+
 
 @dataclass(frozen=True)
 class _Change:
-    """A site's latest update, float32[p], made as a member of `group` from `samples` samples."""
+    """A site's latest update, float32[p], made as a member of `group` from `samples` samples.
+
+    `since` is the round of its first update that the group has not been judged by.
+    """
 
     group: int
     samples: int
+    since: int
     values: NDArray[np.float32]
 
 
@@ -29,14 +37,20 @@ class RecursiveBipartition(TrainingRule):
     """Splits a group of more than two sites when |mean change| < epsilon 1 and max |change| > epsilon 2 (CFL).
 
     Then the group as a whole stands still while some of its sites do not: they disagree. The mean is weighted by
-    samples, as the group's model is. A group is judged by the latest update of every member since it was formed, so a
-    member that does not train in a round neither forces nor prevents a split; updates are kept from one round to the
-    next only while somebody is missing.
+    samples, as the group's model is.
+
+    A group is judged by the latest update of every member since it was last judged, so that a member that is not drawn
+    in a round neither forces nor prevents a split. Nobody is waited for without end: a member that was not heard while
+    it should have been drawn `_PATIENCE` times is silent. The group is then judged by the others, and at once from
+    then on, until the silent one is heard again. Nobody knows where a silent member belongs: it stays in the group.
+    Updates are kept from one round to the next only while somebody is waited for.
     """
 
     def __init__(self, config: Config) -> None:
         self._settings = config.split
+        self._fraction = config.train.fraction
         self._latest: dict[str, _Change] = {}
+        self._silent: set[str] = set()
 
     def observe(self, round_number: int, contribution: Contribution) -> None:
         """Keep the update, once the rounds without splits are over."""
@@ -44,20 +58,27 @@ class RecursiveBipartition(TrainingRule):
         from common.models import flat_parameters
 
         if round_number > self._settings.after:
+            site, group = contribution.site, contribution.group
             values = flat_parameters(contribution.after)
             values -= flat_parameters(contribution.before)
-            self._latest[contribution.site] = _Change(contribution.group, contribution.samples, values)
+            since = self._latest[site].since if self._is_known(site, group) else round_number
+            self._latest[site] = _Change(group, contribution.samples, since, values)
+            self._silent.discard(site)
 
     def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> list[Regrouping]:
-        """Split every group whose sites disagree. The part of the first site by name keeps group and model."""
+        """Split every group whose sites disagree. The part of the first site heard, by name, keeps group and model."""
+        home = {site: group for group, members in groups.items() for site in members}
+        # What a site sent as a member of a group that it has left says nothing any more.
+        self._latest = {site: change for site, change in self._latest.items() if home.get(site) == change.group}
+        self._silent &= home.keys()
         regroupings = []
-        for group, members in groups.items():
-            sites = sorted(members)
-            changes = [self._latest[site] for site in sites if self._is_known(site, group)]
-            if len(changes) < len(sites):
+        for members in groups.values():
+            sites = sorted(site for site in members if site in self._latest)
+            missing = set(members) - set(sites)
+            if not sites or (missing - self._silent and not self._is_overdue(round_number, sites, len(members))):
                 continue
-            for site in sites:
-                del self._latest[site]
+            self._silent |= missing
+            changes = [self._latest.pop(site) for site in sites]
             mean, longest = _norms(changes)
             if len(sites) <= 2 or mean >= self._settings.mean_norm or longest <= self._settings.max_norm:
                 continue
@@ -71,15 +92,26 @@ class RecursiveBipartition(TrainingRule):
     def _is_known(self, site: str, group: int) -> bool:
         return site in self._latest and self._latest[site].group == group
 
+    def _is_overdue(self, round_number: int, heard: Sequence[str], size: int) -> bool:
+        """Whether a group of `size` members has waited long enough since the first of them was heard."""
+        drawn = max(1, round(self._fraction * size))
+        waited = round_number - min(self._latest[site].since for site in heard) + 1
+        return waited * drawn >= _PATIENCE * size
+
     def state(self) -> checkpoint.State:
-        """The updates that wait for the rest of their group."""
-        return {"latest": [{"site": site, **vars(change)} for site, change in sorted(self._latest.items())]}
+        """The updates that wait for the rest of their group, and who is not waited for."""
+        return {
+            "latest": [{"site": site, **vars(change)} for site, change in sorted(self._latest.items())],
+            "silent": sorted(self._silent),
+        }
 
     def restore(self, state: checkpoint.State) -> None:
         """Remember what an earlier `state` said."""
         self._latest = {
-            entry["site"]: _Change(entry["group"], entry["samples"], entry["values"]) for entry in state["latest"]
+            entry["site"]: _Change(entry["group"], entry["samples"], entry["since"], entry["values"])
+            for entry in state["latest"]
         }
+        self._silent = set(state["silent"])
 
 
 def _norms(changes: Sequence[_Change]) -> tuple[float, float]:

@@ -13,17 +13,25 @@ STAGES = {
     "enrol": "getting to know the sites",
     "train": "training",
     "confirm": "examining suspects",
+    "solve": "training at the server",
     "evaluate": "testing",
+    "personalise": "making models of their own",
     "keep": "handing out the models",
 }
-_STAGE_COLOURS = {"enrol": "@g0", "train": "@g1", "confirm": "@g3", "evaluate": "@g2", "keep": "@g4", "start": "@g8"}
-_PATTERNS = {"enrol": "/", "train": "", "confirm": "x", "evaluate": ".", "keep": "\\", "start": "-"}
+_STAGE_COLOURS = {
+    "start": "@g8", "enrol": "@g0", "train": "@g1", "confirm": "@g3", "solve": "@g1", "evaluate": "@g2",
+    "personalise": "@g5", "keep": "@g4",
+}  # fmt: skip
+_PATTERNS = {
+    "start": "-", "enrol": "/", "train": "", "confirm": "x", "solve": "", "evaluate": ".", "personalise": "+",
+    "keep": "\\",
+}  # fmt: skip
 _MOST_SHOWN = 60
 _SHORTEST = 0.05  # seconds; below there is nothing to see
 
 
 def moves_figure(record: RunRecord) -> Figure | None:
-    """When sites changed groups; None if nobody was examined."""
+    """When sites changed groups; None if nobody did or was examined."""
     if not record.rulings or not record.rounds:
         return None
     first = (
@@ -67,7 +75,8 @@ def moves_figure(record: RunRecord) -> Figure | None:
                     "text": [f"G{one.origin}→G{one.target}" for one in rulings], "textposition": "top center",
                     "textfont": {"size": 11, "color": "@ink"},
                     "customdata": [
-                        [label(one.site), one.origin, one.target, evidence_words(one.evidence)] for one in rulings
+                        [label(one.site), one.origin, one.target, label(evidence_words(one.evidence))]
+                        for one in rulings
                     ],
                     "marker": {"symbol": symbol, "size": size, "color": "@ink", "line": {"width": 2}},
                     "hovertemplate": "<b>%{customdata[0]}</b>, round %{x}: group %{customdata[1]} → %{customdata[2]}"
@@ -78,8 +87,8 @@ def moves_figure(record: RunRecord) -> Figure | None:
     return Figure(
         "moves",
         "Who moved, and when",
-        "One line per site that was examined, from the first round to the last; its colour and shape are the group. An "
-        "arrow is a move, a ring a site that was examined and stays."
+        "One line per site that moved or was examined, from the first round to the last; its colour and shape are the "
+        "group. An arrow is a move, a ring a site that was examined and stays."
         + (f" {hidden} more sites are in the table." if hidden else ""),
         f"{len(record.moves)} moves and {len(record.rulings) - len(record.moves)} acquittals in {end} rounds.",
         traces,
@@ -90,12 +99,16 @@ def moves_figure(record: RunRecord) -> Figure | None:
             "showlegend": True,
             "hovermode": "closest",
         },
-        ("round", "site", "from", "to", "founded", "cosine_own", "cosine_other", "norm", "peer_norm", "usual_norm"),
+        (
+            "round", "site", "from", "to", "founded", "cosine_own", "cosine_other", "norm", "peer_norm", "usual_norm",
+            "reason",
+        ),
         [
             (
                 one.round_number, one.site, one.origin, one.target, int(one.founded), one.evidence.get("cosine"),
                 max((one.evidence.get("cosines") or {}).values(), default=None),
                 one.evidence.get("norm"), one.evidence.get("peer_norm"), one.evidence.get("usual_norm"),
+                one.evidence.get("reason"),
             )
             for one in record.rulings
         ],
@@ -111,8 +124,8 @@ def _segment(
 
 
 def evidence_words(evidence: Any) -> str:
-    """Why a site was suspected, in words."""
-    parts = []
+    """Why a site moved or was suspected, in words."""
+    parts = [str(evidence["reason"])] if "reason" in evidence else []
     if isinstance(cosine := evidence.get("cosine"), int | float):
         others = [value for value in (evidence.get("cosines") or {}).values() if isinstance(value, int | float)]
         best = f", {max(others):.2f} with the best other" if others else ""
@@ -124,7 +137,7 @@ def evidence_words(evidence: Any) -> str:
     distances = evidence.get("distances") or {}
     if distances:
         near = min(distances, key=lambda group: distances[group])
-        parts.append(f"fresh signature nearest to group {label(str(near))}")
+        parts.append(f"fresh signature nearest to group {near}")
     return "; ".join(parts) or "no figures"
 
 

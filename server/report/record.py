@@ -20,6 +20,7 @@ from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
 from server import run_directory
 from server.clustering.distances import checked_distance
+from server.ledger import rulings
 from server.methods import METHODS, Method
 from server.run_directory import read_events
 
@@ -64,8 +65,25 @@ class Round:
 
 
 @dataclass(frozen=True)
+class Personalised:
+    """What sites' own models achieve after the last round, and which model each keeps; NaN where unknown."""
+
+    mode: str
+    accuracy: float
+    macro_f1: float
+    auc: float
+    mean_of_sites: float
+    worst_tenth: float
+    sites: dict[str, float]
+    kept: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Ruling:
-    """A site under suspicion was examined: it moved, or it stays (`target` = `origin`)."""
+    """A site moved, or was examined and stays (`target` = `origin`).
+
+    `evidence` has the figures of an examination, or the `reason` of the method's own rule.
+    """
 
     round_number: int
     site: str
@@ -109,7 +127,10 @@ class RunRecord:
     distance: NDArray[np.float64] | None = None
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
     rounds: list[Round] = field(default_factory=list)
+    personalised: Personalised | None = None
+    solved: tuple[float, tuple[int, ...]] | None = None  # threshold, widths of the layers: what validation chose
     rulings: list[Ruling] = field(default_factory=list)
+    retired: dict[int, int] = field(default_factory=dict)  # group → round since which nobody is in it
     incidents: list[Incident] = field(default_factory=list)
     traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)  # site → stage
     seconds: dict[str, float] = field(default_factory=dict)  # by stage
@@ -253,17 +274,29 @@ def _take(record: RunRecord, event: Event) -> None:
             )  # fmt: skip
         case "RoundFinished":
             record.rounds.append(_round(event))
-        case "SiteMoved" | "SiteCleared":
-            record.rulings.append(_ruling(event))
+        case "SiteMoved" | "SiteCleared" | "SitesRegrouped":
+            record.rulings += [_ruling(entry) for entry in rulings(event)]
         case "ReplyAccepted":
             _add_traffic(record, event)
-        case "ModelKept":
-            record.kept.add(str(event["site"]))
         case "RunEnded":
             record.outcome, record.reason = str(event["outcome"]), str(event["reason"])
         case _:
+            _take_model(record, event)
             if incident := _incident(event):
                 record.incidents.append(incident)
+
+
+def _take_model(record: RunRecord, event: Event) -> None:
+    """What became of a group's model, or of a site's own."""
+    match event["event"]:
+        case "Solved":
+            record.solved = (float(event["threshold"]), tuple(int(width) for width in event["hidden"]))
+        case "GroupRetired":
+            record.retired[int(event["group"])] = int(event["round_number"])
+        case "SitesPersonalised":
+            record.personalised = _personalised(event)
+        case "ModelKept":
+            record.kept.add(str(event["site"]))
 
 
 def _grouping(event: Event) -> Grouping:
@@ -297,6 +330,20 @@ def _round(event: Event) -> Round:
         sites={str(site): _number(metrics["accuracy"]) for site, metrics in event["sites"].items()},
         tested={str(site): int(metrics["count"]) for site, metrics in event["sites"].items()},
         labels={str(site): int(group) for site, group in event["labels"].items()},
+    )
+
+
+def _personalised(event: Event) -> Personalised:
+    overall = event["overall"]
+    return Personalised(
+        mode=str(event["mode"]),
+        accuracy=_number(overall["accuracy"]),
+        macro_f1=_number(overall["macro_f1"]),
+        auc=_number(overall["auc"]),
+        mean_of_sites=_number(event["mean_site_accuracy"]),
+        worst_tenth=_number(event["worst_tenth_accuracy"]),
+        sites={str(site): _number(metrics["accuracy"]) for site, metrics in event["sites"].items()},
+        kept={str(site): str(what) for site, what in event["kept"].items()},
     )
 
 

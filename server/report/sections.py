@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -16,12 +17,17 @@ from server.report.figure import Figure
 from server.report.grouping_figures import grouping_figures
 from server.report.markup import figure, group_chip, paragraph, table, tiles
 from server.report.palette import group_colour, group_symbol
-from server.report.record import Incident, RunRecord
+from server.report.record import Incident, Personalised, RunRecord
 from server.report.study import Study, study
 from server.report.training_figures import baseline, training_figures
 from server.report.words import choice_of_k, count, doubtful, names, sentences, verdict, worse_sites
 
 _MOST_ROWS = 500
+_KEPT = {
+    "group": "their group's model",
+    "finetuned": "their group's model trained further",
+    "local": "one trained on their own data alone",
+}
 
 
 @dataclass
@@ -140,6 +146,10 @@ def _groups(record: RunRecord, looked: Study | None) -> Section:
             f"{record.title} does not compare the sites' data, so there is no map of them; "
             f"{'all sites share one model' if len(record.groups) == 1 else 'groups are given by the method itself'}."
         )
+    if record.solved is not None:
+        threshold, widths = record.solved
+        layers = " and ".join(map(str, widths))
+        section.body += paragraph(f"Validation chose the threshold {threshold:g} and layers of {layers} units.")
     section.body += _members(record)
     section.show(*grouping_figures(record, looked))
     section.body += _sites_table(record, looked)
@@ -172,7 +182,9 @@ def _sites_table(record: RunRecord, looked: Study | None) -> str:
         columns.append(("unusable files", lambda site: record.cards[site].faults))
     if accuracy:
         columns.append(("accuracy", accuracy.get))
-    shares = ["accuracy"]
+    shares = ["accuracy", "own model"]
+    if record.personalised is not None:
+        columns += [("own model", record.personalised.sites.get), ("keeps", record.personalised.kept.get)]
     if looked is not None:
         found = looked
 
@@ -214,7 +226,35 @@ def _training(record: RunRecord, looked: Study | None, others: Sequence[RunRecor
     if not figures:
         section.body = paragraph("No round is complete yet.")
     section.show(*figures)
+    if record.personalised is not None:
+        section.body += _personalised(record, record.personalised)
     return section
+
+
+def _personalised(record: RunRecord, own: Personalised) -> str:
+    """The sites' own models beside their groups', each in a row of its own."""
+    kept = Counter(own.kept.values())
+    told = ", ".join(f"{_KEPT.get(what, what)} ({number})" for what, number in sorted(kept.items()))
+    columns = ("model", "sites tested", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth")
+    rows: list[tuple[str | int | float, ...]] = []
+    if (last := record.last) is not None:
+        rows.append((
+            f"of the group, round {last.number}", len(last.sites), last.accuracy, last.macro_f1, last.auc,
+            last.mean_of_sites, last.worst_tenth,
+        ))  # fmt: skip
+    rows.append((
+        f"personalised ({own.mode})", len(own.sites), own.accuracy, own.macro_f1, own.auc, own.mean_of_sites,
+        own.worst_tenth,
+    ))  # fmt: skip
+    return (
+        "<h3>The sites' own models</h3>"
+        + paragraph(
+            f"After the last round sites made models of their own (personalise = '{own.mode}'). They keep: {told}. "
+            "Their figures are in this table and in the column “own model” of all sites; all others are of the groups' "
+            "models."
+        )
+        + table(columns, rows, caption="The sites' own models", percent=("accuracy", "macro-F1", *columns[5:]))
+    )
 
 
 def _moves(record: RunRecord) -> Section:
@@ -225,7 +265,8 @@ def _moves(record: RunRecord) -> Section:
             migration == "auto" and record.recipe is not None and record.recipe.migration == "off"
         )
         section.body = paragraph(
-            "Nobody moved: migration is off in this run (migration.rule)."
+            # Two facts, not cause and effect: CFL and IFCA move sites by rules of their own.
+            "Nobody moved; migration is off in this run (migration.rule)."
             if off
             else "Nobody was suspected, nobody moved."
         )
@@ -241,6 +282,9 @@ def _moves(record: RunRecord) -> Section:
         section.body += table(
             ("site", "round", "from", "to", "evidence"), rows, caption="Moves and their evidence", wide=("evidence",)
         )
+    if record.retired:
+        gone = [f"{group} (since round {number})" for group, number in sorted(record.retired.items())]
+        section.body += paragraph(f"Groups that nobody belongs to any more: {names(gone)}.")
     if record.placed:
         section.body += "<h3>Sites that came late</h3>"
         section.body += table(
