@@ -201,6 +201,7 @@ def altered(change: Callable[[dict], dict]) -> Callable[[Message, Message], Mess
         (lambda a: a | {"rows": a["rows"][:, 1:]}, "do not match"),
         (lambda a: a | {"rows": a["rows"].astype(np.float64)}, "float32"),
         (lambda a: a | {"labels": a["labels"] + 3}, "is not among the 3 classes"),
+        (lambda a: a | {"labels": a["labels"] + 2**40}, "is not among the 3 classes"),
         (lambda a: a | {"labels": np.zeros_like(a["labels"])}, "more rows of a class"),
         (lambda a: a | {"anchors": a["anchors"][:50]}, "50 anchors"),
         (lambda a: a | {"anchors": a["anchors"] * 0}, "all zero"),
