@@ -502,10 +502,31 @@ def flipped(name: str, part: bytes) -> bytes:
     return part[:-1] + bytes([part[-1] ^ 1]) if name == "arrays.safetensors" else part
 
 
+def with_values_in_a_list(name: str, part: bytes) -> bytes:
+    if name != "manifest.json":
+        return part
+    manifest = json.loads(part)
+    manifest["records"]["export"]["values"] = [1, 2]
+    return json.dumps(manifest).encode()
+
+
+def in_directory(path: Path, at: int, value: bytes) -> None:
+    """Change the first entry of the ZIP's directory, `at` bytes from its start."""
+    content = bytearray(path.read_bytes())
+    start = content.index(b"PK\x01\x02") + at
+    content[start : start + len(value)] = value
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (lambda path: tampered(path, flipped), "its checksum is wrong"),
+        (lambda path: tampered(path, with_values_in_a_list), "its record export is not a table"),
+        (lambda path: in_directory(path, 8, b"\x01\x00"), "encrypted"),
+        (lambda path: in_directory(path, 6, b"\xff\x00"), "zip file version 25.5"),
+        # Its first entry goes on beyond the end of the file.
+        (lambda path: in_directory(path, 20, 2 * (9_000_000).to_bytes(4, "little")), "cannot be read: EOFError"),
         (lambda path: path.write_bytes(path.read_bytes()[:-40]), "cannot be read"),
         (lambda path: path.write_text("hello"), "cannot be read"),
         (lambda path: tampered(path, lambda n, p: p.replace(b'"collaboration"', b'"answer"')), "holds a 'answer'"),
