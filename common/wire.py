@@ -216,7 +216,10 @@ def unpack_answer(content: RecordDict) -> Answer:
         raise WireError("the mapping must be a finite matrix of float64")
     if ticket.dtype != np.uint8 or ticket.shape != (DIGEST_BYTES,):
         raise WireError(f"the ticket must have {DIGEST_BYTES} bytes")
-    return Answer(mapping, ticket, unpack_model(content))
+    model = unpack_model(content)
+    if not all(np.isfinite(array).all() for array in model.values()):
+        raise WireError("the model of the answer is not finite: its training diverged, perhaps by train.lr")
+    return Answer(mapping, ticket, model)
 
 
 def unpack_models(content: RecordDict) -> list[State]:

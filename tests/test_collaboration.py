@@ -313,6 +313,14 @@ def test_the_solution_serves_every_site() -> None:
     assert max(found.validation.values()) == found.validation[found.threshold, found.hidden]
 
 
+def test_a_network_that_diverged_scores_no_hit() -> None:
+    sites = federation([[0], [0], [0, 1]])
+    with np.errstate(all="ignore"):
+        found = solve(sites, groupings(sites), SGD.model_copy(update={"lr": 1e30}), classes=4, seed=0)
+    assert not np.isfinite(found.models[0]["head.weight"]).all()
+    assert set(found.validation.values()) == {0.0}
+
+
 def test_the_order_of_candidates_leaves_no_trace_and_equal_groupings_are_one_candidate() -> None:
     sites = federation([[0, 1], [0, 1], [2, 3]])
     candidates = groupings(sites)
@@ -369,6 +377,8 @@ def test_the_held_out_share_is_a_fifth_of_every_class() -> None:
     ("change", "words"),
     [
         ({"rows": np.full((4, 2), np.nan, np.float32)}, "not finite"),
+        ({"rows": np.full((4, 2), -1e38, np.float32)}, "not scaled"),
+        ({"anchors": np.full((5, 2), 1e7, np.float32)}, "not scaled"),
         ({"rows": np.zeros((4, 2))}, "rows must be a 2-dimensional float32"),
         ({"rows": np.zeros((0, 2), np.float32), "labels": np.zeros(0, np.int64)}, "nothing to learn"),
         ({"labels": np.array([0, 1, 2], np.int64)}, "do not match"),

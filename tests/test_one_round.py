@@ -630,6 +630,9 @@ def test_answers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(wire.WireError):
             wire.unpack_answer(wire.pack_answer(task, wire.Answer(mapping, ticket, model)))
+    diverged = {"body.1.bias": np.full(3, np.nan, np.float32)}
+    with pytest.raises(wire.WireError, match="not finite"):
+        wire.unpack_answer(wire.pack_answer(task, wire.Answer(good.mapping, good.ticket, diverged)))
 
 
 def test_simulated_secrets_differ_between_sites() -> None:
