@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from client.collaboration.anchors import gaussian_anchors, interpolated_anchors, mark, uniform_anchors
 from client.collaboration.outgoing import aggregated, blurred
@@ -223,6 +224,19 @@ def test_values_are_of_about_one_on_the_anchors_and_small_directions_stay_small(
     sizes = (((with_constant(anchors) @ mapping) ** 2).mean(axis=0)) ** 0.5
     assert (sizes**2).mean() == pytest.approx(1.0)
     assert sizes[0] / sizes[-1] == pytest.approx(300, rel=0.3)
+
+
+def test_bits_do_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(0)
+    rows, anchors = rng.normal(size=(1001, 307)), [rng.normal(size=(1000, 119)) for _ in range(3)]
+    bits = []
+    for threads in (1, 2):
+        with threadpool_limits(limits=threads, user_api="blas"):
+            private = fit_private_map(rows, 306, np.random.default_rng(1))
+            gathered = gather(anchors)
+            bits.append((private.ticket.tobytes(), gathered.blocks[0].tobytes()))
+            bits[-1] += tuple(part.tobytes() for part in integrate(gathered, (0, 2), 121))
+    assert [one == other for one, other in zip(*bits, strict=True)] == [True] * 4
 
 
 # --- training --------------------------------------------------------------------------------------------------
