@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
@@ -107,6 +106,7 @@ class RunRecord:
     cards: dict[str, Card] = field(default_factory=dict)
     grouping: Grouping | None = None
     distance: NDArray[np.float64] | None = None
+    threshold: float | None = None  # where the tree was cut, if validation chose it
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
     rounds: list[Round] = field(default_factory=list)
     rulings: list[Ruling] = field(default_factory=list)
@@ -133,10 +133,11 @@ class RunRecord:
 
     @property
     def clustering(self) -> ClusterSettings:
-        """The settings of the grouping; the defaults where they cannot be read."""
+        """The settings of the grouping, as they were applied; the defaults where they cannot be read."""
         try:
-            return ClusterSettings.model_validate(self.config.get("cluster", {}), strict=False)
-        except ValidationError:
+            chosen = {} if self.threshold is None else {"threshold": self.threshold}
+            return ClusterSettings.model_validate(dict(self.config.get("cluster", {})) | chosen, strict=False)
+        except (TypeError, ValueError):
             return ClusterSettings()
 
     @property
@@ -261,9 +262,10 @@ def _take(record: RunRecord, event: Event) -> None:
             record.kept.add(str(event["site"]))
         case "RunEnded":
             record.outcome, record.reason = str(event["outcome"]), str(event["reason"])
+        case "Solved":
+            record.threshold = _number(event["threshold"])
         case _:
-            if incident := _incident(event):
-                record.incidents.append(incident)
+            record.incidents += filter(None, [_incident(event)])
 
 
 def _grouping(event: Event) -> Grouping:
