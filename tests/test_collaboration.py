@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -131,6 +132,40 @@ def test_interpolated_anchors_lie_between_public_rows_and_are_none_of_them() -> 
     assert (rows >= public.min(axis=0)).all()
     assert (rows <= public.max(axis=0)).all()
     assert np.linalg.norm(rows[:, None] - public, axis=2).min() > 0
+
+
+def read_by_moments(anchors: NDArray, private: Callable[[NDArray], NDArray], rows: NDArray, law: NDArray) -> NDArray:
+    """|correlation| of the rows' principal coordinates with what a server makes of f(rows), without the anchors.
+
+    It has f(X_anc), f(X_i) and the anchors' law, a covariance Σ = V Λ Vᵀ. cov(f(X_anc)) = Cᵀ Σ C = W Λ Wᵀ, so f(x) W
+    are the coordinates of x along V, up to signs.
+    """
+    _, turned = np.linalg.eigh(np.cov(private(anchors).T))
+    _, axes = np.linalg.eigh(law)
+    kept = turned.shape[1]
+    guess, truth = private(rows) @ turned, rows @ axes[:, -kept:]
+    return np.array([abs(np.corrcoef(guess[:, i], truth[:, i])[0, 1]) for i in range(kept)])
+
+
+def test_correlated_anchors_give_the_rows_away_without_the_secret_and_isotropic_ones_do_not() -> None:
+    """What docs/dc-cfl.md says of the anchors' distribution."""
+    rng = np.random.default_rng(0)
+    axes, spreads = random_rotation(6, rng), np.array([0.05, 0.2, 0.5, 1.0, 1.75, 2.5])
+    law = (axes * spreads) @ axes.T
+    scale = np.sqrt(np.diag(law))
+    law = law / scale / scale[:, None]
+    table = Table(
+        label="y",
+        classes=("a", "b"),
+        columns=tuple(Column(name=f"c{i}", minimum=-9.0, maximum=9.0, mean=0.0, spread=1.0) for i in range(6)),
+        correlations=tuple(tuple(row) for row in ((law + law.T) / 2).tolist()),
+    )
+    # The site's rows follow the schema, as the site's data do of which it was made.
+    rows = rng.multivariate_normal(np.zeros(6), law, size=400)
+    private = fit_private_map(rows, 5, rng)
+    assert read_by_moments(gaussian_anchors(2000, 6, table, 7), private, rows, law).min() > 0.95
+    # By the same law, but with anchors of no correlations: their covariance looks the same from all sides.
+    assert read_by_moments(gaussian_anchors(2000, 6, None, 7), private, rows, law).mean() < 0.7
 
 
 # --- what is sent ----------------------------------------------------------------------------------------------
