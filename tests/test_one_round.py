@@ -421,6 +421,42 @@ def test_a_site_without_a_good_secret_sends_nothing(tmp_path: Path, secret: str 
     assert "its data or node config is not as agreed" in left.reason
 
 
+@pytest.mark.parametrize(
+    ("limit", "named"),
+    [
+        ({"least-aggregate": 3}, "collaboration.aggregate = 1"),
+        ({"least-noise": 0.1}, "collaboration.noise = 0"),
+        ({"schema": "other.toml"}, "data.table"),
+    ],
+)
+def test_a_site_refuses_what_it_did_not_agree_to(tmp_path: Path, limit: dict[str, object], named: str) -> None:
+    make_own(tmp_path)
+    text = (tmp_path / "wine.toml").read_text()
+    (tmp_path / "other.toml").write_text(text.replace("minimum = ", "minimum = -1", 1))
+    where = {"schema": str(tmp_path / "other.toml")} if "schema" in limit else limit
+
+    class Careful(OwnGrid):
+        def node_config(self, index: int) -> dict[str, bool | int | float | str]:
+            agreed = {"schema": str(tmp_path / "wine.toml"), "least-aggregate": 1}
+            return super().node_config(index) | agreed | (where if index == 1 else {})  # type: ignore[return-value]
+
+    record, _ = run(wine_config(tmp_path, sites=WINES, train__epochs=1), Careful(tmp_path, WINES))
+    (left,) = record.of(SiteLeftOut)
+    assert named in left.reason
+    assert len(record.of(RoundFinished)[0].sites) == 2
+
+
+def test_limits_in_the_start_file_hold_for_an_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_own(tmp_path)
+    config, site = as_toml(tmp_path, wine_settings(tmp_path, sites=WINES)), tmp_path / "site-0" / "site.toml"
+    plain = site.read_text()
+    (tmp_path / "site-0" / "other.toml").write_text("label = 'y'\nclasses = ['a', 'b']\ncolumns = [{name = 'u'}]\n")
+    for line in ("least_aggregate = 3", "least_noise = 0.1", 'agreed_schema = "other.toml"'):
+        site.write_text(f"{plain}{line}\n")
+        assert main(["collab", "export", str(site), str(config), "--dry-run"]) == 2
+        assert line.split()[0] in capsys.readouterr().err
+
+
 # --- by files --------------------------------------------------------------------------------------------------
 
 
