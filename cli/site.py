@@ -129,9 +129,12 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
         ("encoder-weights", settings.encoder_weights),
         ("anchor-secret", settings.anchor_secret),
         ("anchor-sample", settings.anchor_sample),
+        ("schema", settings.agreed_schema),
     ):
         if value:
             entries[key] = str(located(path, value))
+    entries |= {"least-aggregate": settings.least_aggregate} if settings.least_aggregate > 1 else {}
+    entries |= {"least-noise": settings.least_noise} if settings.least_noise else {}
     if settings.partitions:
         entries |= {"partition-id": settings.partition, "num-partitions": settings.partitions}
     return "".join(f"{key} = {toml_value(value)}\n" for key, value in entries.items())

@@ -59,6 +59,11 @@ class SiteFile(Section):
         "", description="methods dc-cfl and dc: file with the secret that all sites share and the server does not know"
     )
     anchor_sample: str = Field("", description="public rows or images for collaboration.anchors = interpolated")
+    least_aggregate: int = Field(1, ge=1, description="runs with a smaller collaboration.aggregate are refused")
+    least_noise: float = Field(0.0, ge=0, description="runs with a smaller collaboration.noise are refused")
+    agreed_schema: str = Field(
+        "", description="dc-cfl and dc: the agreed table schema; a run with another one is refused"
+    )
     ca: str = Field("ca.crt", description="certificate of the federation's authority")
     key: str = Field("site.key", description="the site's private key; readable by its owner alone")
     port: int = Field(9094, ge=1, le=65535, description="local port of the SuperNode; one for each on a machine")

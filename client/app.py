@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from torch import nn
 
-from client.collaboration import Collaborator, MapIsGone
+from client.collaboration import Collaborator, MapIsGone, Unacceptable
 from client.data import NoUsableData, SiteData, load_site
 from client.data.samples import TableSamples
 from client.embeddings import embeddings
@@ -51,7 +51,7 @@ _log = logging.getLogger("coterie")
 TEST_BATCH = 128
 
 # Errors that speak of settings and models, never of a site's data.
-_PUBLIC = (EncoderError, TrainingDiverged, wire.WireError)
+_PUBLIC = (EncoderError, TrainingDiverged, Unacceptable, wire.WireError)
 
 Answer = Callable[[Message, wire.Task, Identity, SiteData], RecordDict]
 

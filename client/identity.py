@@ -29,6 +29,10 @@ class Identity:
         File with the secret that the sites share and the server does not know (node config `anchor-secret`).
     anchor_sample
         The site's own copy of the public rows or images that anchors are made of (node config `anchor-sample`).
+    least_aggregate, least_noise
+        Runs with a smaller collaboration.aggregate or .noise are refused (node config, with hyphens).
+    schema
+        The site's own copy of the agreed schema; a run with another one is refused (node config `schema`).
     models
         Folder for the final models (node config `models`); None: as `models_folder` has it.
     """
@@ -40,6 +44,9 @@ class Identity:
     encoder_weights: Path | None = None
     anchor_secret: Path | None = None
     anchor_sample: Path | None = None
+    least_aggregate: int = 1
+    least_noise: float = 0.0
+    schema: Path | None = None
     models: Path | None = None
 
     @property
@@ -61,6 +68,10 @@ def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
         encoder_weights=_path(node_config.get("encoder-weights")),
         anchor_secret=_path(node_config.get("anchor-secret")),
         anchor_sample=_path(node_config.get("anchor-sample")),
+        # What is no number raises: a limit that cannot be read must not be passed over.
+        least_aggregate=int(str(node_config.get("least-aggregate", 1))),
+        least_noise=float(str(node_config.get("least-noise", 0.0))),
+        schema=_path(node_config.get("schema")),
         models=_path(node_config.get("models")),
     )
 

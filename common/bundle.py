@@ -86,10 +86,11 @@ def read_bundle(path: Path, kind: str, *, limit_mb: int, verify: Verify | None =
             raise InvalidBundle(f"it is larger than {limit_mb} MB (round.max_message_mb)")
         parts = _parts(path)
         manifest = json.loads(parts[_MANIFEST])
-    except (OSError, zipfile.BadZipFile, ValueError, RecursionError) as error:
-        if isinstance(error, InvalidBundle):
-            raise
-        raise InvalidBundle(f"it cannot be read: {error}") from None
+    except InvalidBundle:
+        raise
+    # Whatever it is: of a file made with intent, zipfile raises RuntimeError, EOFError, struct.error and others.
+    except Exception as error:
+        raise InvalidBundle(f"it cannot be read: {str(error) or type(error).__name__}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise InvalidBundle(f"it is not a {FORMAT!r}")
     if manifest.get("kind") != kind:
@@ -128,10 +129,14 @@ def _content(records: object, body: bytes) -> RecordDict:
         if not isinstance(records, dict):
             raise InvalidBundle("its records are not a table")
         for name, record in records.items():
+            if not isinstance(record, dict) or not isinstance(record.get("values"), dict):
+                raise InvalidBundle(f"its record {wire.plain_text(name)} is not a table")
             content[name] = _KINDS[record["kind"]](record["values"])
         for name, found in arrays.items():
             content[name] = wire.pack_arrays(found)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except InvalidBundle:
+        raise
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise InvalidBundle(f"its records cannot be read: {error}") from None
     return content
 

@@ -12,6 +12,8 @@ DIGEST_BYTES = 32
 
 # A gigabyte of float32: ten million rows of 25 columns.
 _MOST_VALUES = 2**28
+# Rows and anchors are scaled to a spread of about 1. Far larger values would drown the other sites of a group.
+_LARGEST_VALUE = 1e6
 
 
 class InvalidCollaboration(ValueError):
@@ -72,8 +74,10 @@ class Collaboration:
             )
         if max(self.rows.size, self.anchors.size) > _MOST_VALUES:
             raise InvalidCollaboration(f"more than {_MOST_VALUES} values")
-        if not np.isfinite(self.rows).all() or not np.isfinite(self.anchors).all():
-            raise InvalidCollaboration("rows or anchors hold values that are not finite")
+        largest = np.max([np.abs(self.rows).max(), np.abs(self.anchors).max()])
+        if not largest <= _LARGEST_VALUE:  # nor if it is NaN
+            fault = f"above {_LARGEST_VALUE:g}: they are not scaled" if np.isfinite(largest) else "that are not finite"
+            raise InvalidCollaboration(f"rows or anchors hold values {fault}")
         if not self.anchors.any():
             raise InvalidCollaboration("the anchors are all zero")
         for name in ("mark", "ticket"):

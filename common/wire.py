@@ -216,7 +216,10 @@ def unpack_answer(content: RecordDict) -> Answer:
         raise WireError("the mapping must be a finite matrix of float64")
     if ticket.dtype != np.uint8 or ticket.shape != (DIGEST_BYTES,):
         raise WireError(f"the ticket must have {DIGEST_BYTES} bytes")
-    return Answer(mapping, ticket, unpack_model(content))
+    model = unpack_model(content)
+    if not all(np.isfinite(array).all() for array in model.values()):
+        raise WireError("the model of the answer is not finite: its training diverged, perhaps by train.lr")
+    return Answer(mapping, ticket, model)
 
 
 def unpack_models(content: RecordDict) -> list[State]:
@@ -346,11 +349,12 @@ def _reader(kind: type[Fingerprint]) -> Callable[[State, SiteCard], Fingerprint]
 def _collaboration(arrays: State, card: SiteCard) -> Collaboration:
     collaboration = _reader(Collaboration)(arrays, card)
     assert isinstance(collaboration, Collaboration)
-    counts = np.bincount(collaboration.labels)
-    if len(counts) > len(card.class_counts):
-        raise WireError(f"collaboration: label {len(counts) - 1} is not among the {len(card.class_counts)} classes")
+    classes, highest = len(card.class_counts), int(collaboration.labels.max())
+    # Before they are counted: there would be a counter for every number up to the highest label.
+    if highest >= classes:
+        raise WireError(f"collaboration: label {highest} is not among the {classes} classes")
     # Rows may have been averaged, so there may be fewer of a class than the site has, but never more.
-    if (counts > np.array(card.class_counts[: len(counts)])).any():
+    if (np.bincount(collaboration.labels, minlength=classes) > np.array(card.class_counts)).any():
         raise WireError("collaboration: more rows of a class than the class counts say")
     return collaboration
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from client.collaboration.anchors import gaussian_anchors, interpolated_anchors, mark, uniform_anchors
 from client.collaboration.outgoing import aggregated, blurred
@@ -132,6 +134,40 @@ def test_interpolated_anchors_lie_between_public_rows_and_are_none_of_them() -> 
     assert np.linalg.norm(rows[:, None] - public, axis=2).min() > 0
 
 
+def read_by_moments(anchors: NDArray, private: Callable[[NDArray], NDArray], rows: NDArray, law: NDArray) -> NDArray:
+    """|correlation| of the rows' principal coordinates with what a server makes of f(rows), without the anchors.
+
+    It has f(X_anc), f(X_i) and the anchors' law, a covariance Σ = V Λ Vᵀ. cov(f(X_anc)) = Cᵀ Σ C = W Λ Wᵀ, so f(x) W
+    are the coordinates of x along V, up to signs.
+    """
+    _, turned = np.linalg.eigh(np.cov(private(anchors).T))
+    _, axes = np.linalg.eigh(law)
+    kept = turned.shape[1]
+    guess, truth = private(rows) @ turned, rows @ axes[:, -kept:]
+    return np.array([abs(np.corrcoef(guess[:, i], truth[:, i])[0, 1]) for i in range(kept)])
+
+
+def test_correlated_anchors_give_the_rows_away_without_the_secret_and_isotropic_ones_do_not() -> None:
+    """What docs/dc-cfl.md says of the anchors' distribution."""
+    rng = np.random.default_rng(0)
+    axes, spreads = random_rotation(6, rng), np.array([0.05, 0.2, 0.5, 1.0, 1.75, 2.5])
+    law = (axes * spreads) @ axes.T
+    scale = np.sqrt(np.diag(law))
+    law = law / scale / scale[:, None]
+    table = Table(
+        label="y",
+        classes=("a", "b"),
+        columns=tuple(Column(name=f"c{i}", minimum=-9.0, maximum=9.0, mean=0.0, spread=1.0) for i in range(6)),
+        correlations=tuple(tuple(row) for row in ((law + law.T) / 2).tolist()),
+    )
+    # The site's rows follow the schema, as the site's data do of which it was made.
+    rows = rng.multivariate_normal(np.zeros(6), law, size=400)
+    private = fit_private_map(rows, 5, rng)
+    assert read_by_moments(gaussian_anchors(2000, 6, table, 7), private, rows, law).min() > 0.95
+    # By the same law, but with anchors of no correlations: their covariance looks the same from all sides.
+    assert read_by_moments(gaussian_anchors(2000, 6, None, 7), private, rows, law).mean() < 0.7
+
+
 # --- what is sent ----------------------------------------------------------------------------------------------
 
 
@@ -225,6 +261,19 @@ def test_values_are_of_about_one_on_the_anchors_and_small_directions_stay_small(
     assert sizes[0] / sizes[-1] == pytest.approx(300, rel=0.3)
 
 
+def test_bits_do_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(0)
+    rows, anchors = rng.normal(size=(1001, 307)), [rng.normal(size=(1000, 119)) for _ in range(3)]
+    bits = []
+    for threads in (1, 2):
+        with threadpool_limits(limits=threads, user_api="blas"):
+            private = fit_private_map(rows, 306, np.random.default_rng(1))
+            gathered = gather(anchors)
+            bits.append((private.ticket.tobytes(), gathered.blocks[0].tobytes()))
+            bits[-1] += tuple(part.tobytes() for part in integrate(gathered, (0, 2), 121))
+    assert [one == other for one, other in zip(*bits, strict=True)] == [True] * 4
+
+
 # --- training --------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +362,14 @@ def test_the_solution_serves_every_site() -> None:
     assert max(found.validation.values()) == found.validation[found.threshold, found.hidden]
 
 
+def test_a_network_that_diverged_scores_no_hit() -> None:
+    sites = federation([[0], [0], [0, 1]])
+    with np.errstate(all="ignore"):
+        found = solve(sites, groupings(sites), SGD.model_copy(update={"lr": 1e30}), classes=4, seed=0)
+    assert not np.isfinite(found.models[0]["head.weight"]).all()
+    assert set(found.validation.values()) == {0.0}
+
+
 def test_the_order_of_candidates_leaves_no_trace_and_equal_groupings_are_one_candidate() -> None:
     sites = federation([[0, 1], [0, 1], [2, 3]])
     candidates = groupings(sites)
@@ -369,6 +426,8 @@ def test_the_held_out_share_is_a_fifth_of_every_class() -> None:
     ("change", "words"),
     [
         ({"rows": np.full((4, 2), np.nan, np.float32)}, "not finite"),
+        ({"rows": np.full((4, 2), -1e38, np.float32)}, "not scaled"),
+        ({"anchors": np.full((5, 2), 1e7, np.float32)}, "not scaled"),
         ({"rows": np.zeros((4, 2))}, "rows must be a 2-dimensional float32"),
         ({"rows": np.zeros((0, 2), np.float32), "labels": np.zeros(0, np.int64)}, "nothing to learn"),
         ({"labels": np.array([0, 1, 2], np.int64)}, "do not match"),

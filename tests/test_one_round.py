@@ -201,6 +201,7 @@ def altered(change: Callable[[dict], dict]) -> Callable[[Message, Message], Mess
         (lambda a: a | {"rows": a["rows"][:, 1:]}, "do not match"),
         (lambda a: a | {"rows": a["rows"].astype(np.float64)}, "float32"),
         (lambda a: a | {"labels": a["labels"] + 3}, "is not among the 3 classes"),
+        (lambda a: a | {"labels": a["labels"] + 2**40}, "is not among the 3 classes"),
         (lambda a: a | {"labels": np.zeros_like(a["labels"])}, "more rows of a class"),
         (lambda a: a | {"anchors": a["anchors"][:50]}, "50 anchors"),
         (lambda a: a | {"anchors": a["anchors"] * 0}, "all zero"),
@@ -420,6 +421,42 @@ def test_a_site_without_a_good_secret_sends_nothing(tmp_path: Path, secret: str 
     assert "its data or node config is not as agreed" in left.reason
 
 
+@pytest.mark.parametrize(
+    ("limit", "named"),
+    [
+        ({"least-aggregate": 3}, "collaboration.aggregate = 1"),
+        ({"least-noise": 0.1}, "collaboration.noise = 0"),
+        ({"schema": "other.toml"}, "data.table"),
+    ],
+)
+def test_a_site_refuses_what_it_did_not_agree_to(tmp_path: Path, limit: dict[str, object], named: str) -> None:
+    make_own(tmp_path)
+    text = (tmp_path / "wine.toml").read_text()
+    (tmp_path / "other.toml").write_text(text.replace("minimum = ", "minimum = -1", 1))
+    where = {"schema": str(tmp_path / "other.toml")} if "schema" in limit else limit
+
+    class Careful(OwnGrid):
+        def node_config(self, index: int) -> dict[str, bool | int | float | str]:
+            agreed = {"schema": str(tmp_path / "wine.toml"), "least-aggregate": 1}
+            return super().node_config(index) | agreed | (where if index == 1 else {})  # type: ignore[return-value]
+
+    record, _ = run(wine_config(tmp_path, sites=WINES, train__epochs=1), Careful(tmp_path, WINES))
+    (left,) = record.of(SiteLeftOut)
+    assert named in left.reason
+    assert len(record.of(RoundFinished)[0].sites) == 2
+
+
+def test_limits_in_the_start_file_hold_for_an_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_own(tmp_path)
+    config, site = as_toml(tmp_path, wine_settings(tmp_path, sites=WINES)), tmp_path / "site-0" / "site.toml"
+    plain = site.read_text()
+    (tmp_path / "site-0" / "other.toml").write_text("label = 'y'\nclasses = ['a', 'b']\ncolumns = [{name = 'u'}]\n")
+    for line in ("least_aggregate = 3", "least_noise = 0.1", 'agreed_schema = "other.toml"'):
+        site.write_text(f"{plain}{line}\n")
+        assert main(["collab", "export", str(site), str(config), "--dry-run"]) == 2
+        assert line.split()[0] in capsys.readouterr().err
+
+
 # --- by files --------------------------------------------------------------------------------------------------
 
 
@@ -501,10 +538,31 @@ def flipped(name: str, part: bytes) -> bytes:
     return part[:-1] + bytes([part[-1] ^ 1]) if name == "arrays.safetensors" else part
 
 
+def with_values_in_a_list(name: str, part: bytes) -> bytes:
+    if name != "manifest.json":
+        return part
+    manifest = json.loads(part)
+    manifest["records"]["export"]["values"] = [1, 2]
+    return json.dumps(manifest).encode()
+
+
+def in_directory(path: Path, at: int, value: bytes) -> None:
+    """Change the first entry of the ZIP's directory, `at` bytes from its start."""
+    content = bytearray(path.read_bytes())
+    start = content.index(b"PK\x01\x02") + at
+    content[start : start + len(value)] = value
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (lambda path: tampered(path, flipped), "its checksum is wrong"),
+        (lambda path: tampered(path, with_values_in_a_list), "its record export is not a table"),
+        (lambda path: in_directory(path, 8, b"\x01\x00"), "encrypted"),
+        (lambda path: in_directory(path, 6, b"\xff\x00"), "zip file version 25.5"),
+        # Its first entry goes on beyond the end of the file.
+        (lambda path: in_directory(path, 20, 2 * (9_000_000).to_bytes(4, "little")), "cannot be read: EOFError"),
         (lambda path: path.write_bytes(path.read_bytes()[:-40]), "cannot be read"),
         (lambda path: path.write_text("hello"), "cannot be read"),
         (lambda path: tampered(path, lambda n, p: p.replace(b'"collaboration"', b'"answer"')), "holds a 'answer'"),
@@ -608,6 +666,9 @@ def test_answers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(wire.WireError):
             wire.unpack_answer(wire.pack_answer(task, wire.Answer(mapping, ticket, model)))
+    diverged = {"body.1.bias": np.full(3, np.nan, np.float32)}
+    with pytest.raises(wire.WireError, match="not finite"):
+        wire.unpack_answer(wire.pack_answer(task, wire.Answer(good.mapping, good.ticket, diverged)))
 
 
 def test_simulated_secrets_differ_between_sites() -> None:

@@ -37,6 +37,7 @@ from server.report.study import reading, study
 from server.report.training_figures import naming_accuracy, worst_sites
 from server.report.words import choice_of_k, doubtful, sentences, verdict, worse_sites
 from tests.runs import MakeConfig, failed, on, run_to_disk
+from tests.tables import wine_settings
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 MakeRun = Callable[..., Path]
@@ -172,6 +173,22 @@ def test_a_real_run_ends_with_its_page(small_config: MakeConfig, tmp_path: Path)
     assert sum(one.sent for stages in record.traffic.values() for one in stages.values()) == sum(
         event["bytes_sent"] for event in replies
     )
+
+
+def test_stability_of_one_round_is_that_of_the_threshold_validation_chose(tmp_path: Path) -> None:
+    settings = wine_settings(tmp_path, sites=9, partition__scheme="iid")
+    record = read_run(run_to_disk(parse(settings), tmp_path / "run"))
+    looked = study(record)
+    assert record.grouping is not None
+    assert record.distance is not None
+    assert looked is not None
+    assert looked.stability is not None
+    labels = record.grouping.labels
+    shared = labels[:, None] == labels
+    assert record.distance[shared].max() > 0  # a group of sites that are not the same
+    assert record.distance[shared].max() <= record.clustering.threshold
+    # A group's diameter does not grow when sites are left out, so what was merged mostly stays merged.
+    assert np.nanmin(looked.stability.kept_together(labels)) > 0.5
 
 
 def test_fedavg_beside_it_names_who_is_worse_off(make_run: MakeRun) -> None:

@@ -14,6 +14,7 @@ from client.collaboration.anchors import (
     shared_secret,
     uniform_anchors,
 )
+from client.collaboration.limits import Unacceptable, check_limits
 from client.collaboration.outgoing import aggregated, blurred
 from client.collaboration.projection import projected
 from client.collaboration.vault import MapIsGone, Vault
@@ -51,6 +52,7 @@ class Collaborator:
 
     def offer(self) -> Collaboration:
         """What the site sends, once."""
+        check_limits(self._identity, self._settings)
         settings = self._settings.collaboration
         rows = self._rows(self._site.samples, self._site.train)
         anchors = self._anchors(rows.shape[1])
@@ -139,4 +141,4 @@ class Collaborator:
         return projected(vectors, settings.collaboration.projection, settings.seed)
 
 
-__all__ = ["Collaborator", "MapIsGone"]
+__all__ = ["Collaborator", "MapIsGone", "Unacceptable"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +48,11 @@ def fit_private_map(rows: NDArray[np.floating], dimensions: int, rng: np.random.
         raise ValueError(f"{dimensions} dimensions of {rows.shape[1]} columns cannot be kept")
     mean = rows.mean(axis=0, dtype=np.float64)
     centred = rows - mean
-    _, vectors = np.linalg.eigh(centred.T @ centred)
-    leading = vectors[:, ::-1][:, :dimensions]
-    return PrivateMap(mean, leading @ random_rotation(dimensions, rng))
+    # One thread: bits depend on how many there are, and a simulated site knows its map again by its bits.
+    with threadpool_limits(limits=1, user_api="blas"):
+        _, vectors = np.linalg.eigh(centred.T @ centred)
+        leading = vectors[:, ::-1][:, :dimensions]
+        return PrivateMap(mean, leading @ random_rotation(dimensions, rng))
 
 
 def random_rotation(dimensions: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 Matrix = NDArray[np.float64]
 
@@ -47,6 +48,12 @@ class Anchors:
 
 def gather(anchors: Sequence[NDArray[np.floating]]) -> Anchors:
     """Bring the anchors [r, m̃_i] of all sites into common coordinates."""
+    # One thread, here and in `integrate`: the bits of products and decompositions depend on how many there are.
+    with threadpool_limits(limits=1, user_api="blas"):
+        return _gathered(anchors)
+
+
+def _gathered(anchors: Sequence[NDArray[np.floating]]) -> Anchors:
     stacked = np.hstack([with_constant(block) for block in anchors])
     basis = _range(stacked)
     coordinates = basis.T @ stacked
@@ -70,11 +77,12 @@ def integrate(anchors: Anchors, members: Sequence[int], most_columns: int) -> li
     √r Σ / (root mean square of Σ): over the anchors values are of about 1, from which a network learns, while
     directions in which the anchors hardly vary stay small instead of being blown up together with their noise.
     """
-    left, values, _ = np.linalg.svd(np.hstack([anchors.blocks[i] for i in members]), full_matrices=False)
-    columns = max(1, min(most_columns, int((values >= LEAST_SINGULAR_VALUE).sum())))
-    kept = values[:columns]
-    target = left[:, :columns] * (np.sqrt(anchors.rows) * kept / np.sqrt((kept**2).mean()))
-    return [anchors.inverses[i] @ target for i in members]
+    with threadpool_limits(limits=1, user_api="blas"):
+        left, values, _ = np.linalg.svd(np.hstack([anchors.blocks[i] for i in members]), full_matrices=False)
+        columns = max(1, min(most_columns, int((values >= LEAST_SINGULAR_VALUE).sum())))
+        kept = values[:columns]
+        target = left[:, :columns] * (np.sqrt(anchors.rows) * kept / np.sqrt((kept**2).mean()))
+        return [anchors.inverses[i] @ target for i in members]
 
 
 def with_constant(rows: NDArray[np.floating]) -> Matrix:

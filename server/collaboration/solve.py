@@ -155,7 +155,7 @@ class _Problem:
         hits: dict[tuple[Members, Hidden], int] = {}
         for members, (rows, labels) in zip(clusters, parts, strict=True):
             for hidden in HIDDEN:
-                hits[members, hidden] = int((scores(next(states), rows).argmax(axis=1) == labels).sum())
+                hits[members, hidden] = _hits(next(states), rows, labels)
         total = sum(int(held.sum()) for held in self._held_out)
         return {
             (threshold, hidden): sum(hits[members, hidden] for members in found) / max(total, 1)
@@ -181,6 +181,13 @@ class _Problem:
 
 def _clusters(labels: Labels) -> list[Members]:
     return [tuple(np.flatnonzero(labels == label).tolist()) for label in range(int(labels.max()) + 1)]
+
+
+def _hits(state: State, rows: NDArray[np.float32], labels: Labels) -> int:
+    """Rows that a network puts into their class. Where training diverged there are none: NaN would pass as class 0."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = scores(state, rows)
+    return int(((found.argmax(axis=1) == labels) & np.isfinite(found).all(axis=1)).sum())
 
 
 def _held_out(labels: Labels, rng: np.random.Generator) -> NDArray[np.bool_]:

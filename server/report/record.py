@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
@@ -154,10 +153,11 @@ class RunRecord:
 
     @property
     def clustering(self) -> ClusterSettings:
-        """The settings of the grouping; the defaults where they cannot be read."""
+        """The settings of the grouping, as they were applied; the defaults where they cannot be read."""
         try:
-            return ClusterSettings.model_validate(self.config.get("cluster", {}), strict=False)
-        except ValidationError:
+            chosen = {} if self.solved is None else {"threshold": self.solved[0]}
+            return ClusterSettings.model_validate(dict(self.config.get("cluster", {})) | chosen, strict=False)
+        except (TypeError, ValueError):
             return ClusterSettings()
 
     @property
