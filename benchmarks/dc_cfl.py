@@ -60,9 +60,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "anchors interpolated between public rows": {"collaboration.anchors": "interpolated"},
     "rows averaged by 3": {"collaboration.aggregate": 3},
     "rows averaged by 5": {"collaboration.aggregate": 5},
-    "noise 0.05": {"collaboration.noise": 0.05},
-    "noise 0.1": {"collaboration.noise": 0.1},
     "noise 0.2": {"collaboration.noise": 0.2},
+    "noise 0.5": {"collaboration.noise": 0.5},
+    "noise 1": {"collaboration.noise": 1.0},
 }
 
 
@@ -112,11 +112,13 @@ def run(out: Path, scheme: str, seed: int, settings: dict[str, object]) -> dict[
         start = time.process_time()
         # One process for all sites: they are so small that an engine's messages take longer than their work.
         with contextlib.redirect_stdout(io.StringIO()):
-            simulate(preflight.prepare(parse({**values, "out": str(folder)})), jobs=1)
+            outcome = simulate(preflight.prepare(parse({**values, "out": str(folder)})), jobs=1)
+        if outcome != "finished":
+            raise RuntimeError(f"{folder}: {outcome}")
         done.write_text(json.dumps(time.process_time() - start), encoding="utf-8")
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    if summary["left_out"] or summary["outcome"] != "finished":
-        raise RuntimeError(f"{folder}: {summary['left_out']} left out, {summary['outcome']}")
+    if summary["left_out"]:
+        raise RuntimeError(f"{folder}: {summary['left_out']} sites left out")
     solved = [json.loads(line) for line in (folder / "events.jsonl").open(encoding="utf-8") if '"Solved"' in line]
     return summary | {"cpu": json.loads(done.read_text()), "solved": solved[0] if solved else None}
 
