@@ -20,7 +20,7 @@ def register(jobs: Subparsers) -> None:
         "schema",
         help="draft the schema of a table",
         description="Reads a CSV or Parquet file whose summary may be shared, and writes what all sites must "
-        "agree on: names, ranges or categories, means, spreads and correlations. The draft tells about the file it is "
+        "agree on: names, ranges or categories, means and spreads. The draft tells about the file it is "
         "made from: look at it before you pass it on. Use it as data.table in the configuration of a run.",
     )
     parser.add_argument("file", type=Path, help=".csv with a header, or .parquet")
@@ -28,7 +28,11 @@ def register(jobs: Subparsers) -> None:
     parser.add_argument("--group", default="", help="column of what must stay together, such as the patient")
     parser.add_argument("--split", default="", help="column that says train or test")
     parser.add_argument("--drop", default="", metavar="A,B", help="columns to leave out")
-    parser.add_argument("--no-correlations", action="store_true", help="leave the correlations out")
+    parser.add_argument(
+        "--correlations",
+        action="store_true",
+        help="write the correlations, too: dc-cfl's anchors then look more like rows, and a curious server reads more",
+    )
     parser.add_argument("--out", type=Path, help="TOML file to write; default: print it")
     parser.set_defaults(run=run)
 
@@ -42,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     label = options.label or next((name for name in _LABELS if name in cells), list(cells)[-1] if cells else "")
     drop = [name.strip() for name in options.drop.split(",") if name.strip()]
     table = draft_schema(cells, label, group=options.group, split=options.split, drop=drop)
-    if options.no_correlations:
+    if not options.correlations:
         table = table.model_copy(update={"correlations": ()})
     text = as_toml(table)
     if options.out is None:

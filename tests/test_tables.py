@@ -205,10 +205,14 @@ def test_a_draft_knows_categories_and_refuses_notes(tmp_path: Path) -> None:
 def test_the_command_drafts_and_never_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_wine(tmp_path)
     out = tmp_path / "mine.toml"
-    assert main(["schema", str(path), "--out", str(out), "--no-correlations"]) == 0
+    assert main(["schema", str(path), "--out", str(out)]) == 0
     drafted = read_table(str(out))
     assert drafted is not None
-    assert not drafted.correlations
+    assert not drafted.correlations, "they help whoever wants to read the rows, and dc-cfl does as well without"
+    assert main(["schema", str(path), "--out", str(tmp_path / "full.toml"), "--correlations"]) == 0
+    full = read_table(str(tmp_path / "full.toml"))
+    assert full is not None
+    assert full.correlations
     assert main(["schema", str(path), "--out", str(out)]) == 2
     assert main(["schema", str(path), "--label", "colour"]) == 2
     assert "no column 'colour'" in capsys.readouterr().err
