@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, MessageType, Metadata, RecordDict
+from flwr.app.message import make_message
+from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -28,6 +30,9 @@ _LONGEST_PAUSE = 3.0
 # as many as fit into this memory by the largest reply so far, and for a few as long as there was none.
 _MOST_BYTES = 256_000_000
 _FIRST_PORTION = 8
+# Seconds between two looks at whether those who owe a reply have been away.
+_LOOK = 5.0
+_WAS_AWAY = "it went offline and came back; what it was working on is not waited for"
 
 
 class RunInterrupted(Exception):
@@ -113,6 +118,7 @@ class StreamingGrid(Grid):
         queue = iter(messages)
         exhausted = False
         pause, last_reply = _FIRST_PAUSE, time.monotonic()
+        attendance, looked = self._attendance(), time.monotonic()
         while True:
             while not exhausted and (not self._in_flight or len(outstanding) < self._in_flight):
                 message = next(queue, None)
@@ -130,6 +136,12 @@ class StreamingGrid(Grid):
             waited = time.monotonic() - last_reply
             pause = min(pause * 1.5, max(_PAUSE, _PART_OF_WAIT * waited), _LONGEST_PAUSE)
             waiting = sorted(outstanding)
+            away: list[str] = []
+            # Before the replies are fetched: one that was sent before its node went away still counts.
+            if time.monotonic() - looked > _LOOK:
+                now, looked = self._attendance(), time.monotonic()
+                away = [asked for asked in waiting if _was_away(attendance, now, self._asked[asked])]
+                attendance = now | {self._asked[asked]: attendance.get(self._asked[asked], "") for asked in waiting}
             while waiting:
                 portion = self._portion()
                 replies = list(self._grid.pull_messages(waiting[:portion]))
@@ -141,10 +153,36 @@ class StreamingGrid(Grid):
                     self._note_size(reply)
                     yield reply
                     del reply
+            for message_id in sorted(outstanding.intersection(away)):
+                outstanding.discard(message_id)
+                yield self._not_waited_for(message_id)
             if time.monotonic() >= end:
                 return
             if outstanding:
                 self._pause(min(pause, max(end - time.monotonic(), 0.0)))
+
+    def _attendance(self) -> dict[int, str]:
+        """Since when each node has been online.
+
+        A killed SuperNode loses its task. Flower answers in its place, but only if it is asked for the reply while the
+        node is offline; one that is back within a second or two would be waited for until the deadline.
+        """
+        return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
+
+    def _not_waited_for(self, message_id: str) -> Message:
+        """What Flower would have answered."""
+        metadata = Metadata(
+            run_id=0,
+            message_id="",
+            src_node_id=self._asked[message_id],
+            dst_node_id=0,
+            reply_to_message_id=message_id,
+            group_id="",
+            created_at=time.time(),
+            ttl=0.0,
+            message_type=MessageType.QUERY,
+        )
+        return make_message(metadata=metadata, error=Error(ErrorCode.NODE_UNAVAILABLE, _WAS_AWAY))
 
     def _portion(self) -> int:
         """For how many replies to ask at once."""
@@ -157,3 +195,8 @@ class StreamingGrid(Grid):
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise RunInterrupted("stopped by the operator")
+
+
+def _was_away(before: dict[int, str], now: dict[int, str], node: int) -> bool:
+    """Whether a node that was online is online again, but has not been all the time."""
+    return bool(before.get(node) and now.get(node)) and before[node] != now[node]

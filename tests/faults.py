@@ -110,6 +110,16 @@ class Stage:
         """Wait until the training of a round has begun; return when that was."""
         return float(self.wait("StageStarted", stage="train", round_number=round_number)["time"])
 
+    def in_training(self, round_number: int, *sites: str) -> None:
+        """Wait until sites are in the middle of the training of a round."""
+        for site in sites:
+            mark = self.root / "orders" / f"{site}.waits"
+
+            def waits(mark: Path = mark) -> bool:
+                return mark.exists() and mark.read_text() == str(round_number)
+
+            until(waits, PATIENCE, f"site {site} trains in round {round_number}")
+
     def allow(self, round_number: int) -> None:
         """Let the sites get on with the training of a round, for which they have been waiting."""
         order = self.root / "orders" / ".limit"
@@ -238,6 +248,7 @@ def _full_disk(stage: Stage) -> None:
 def _power_cut(stage: Stage) -> None:
     """Round 8: a site is killed in the middle of its training, and started again. Round 10: it trains again."""
     stage.training(8)
+    stage.in_training(8, "a")
     began = time.time()
     stage.federation.started["a"].kill()
     calls = stage.federation.started["a"].text.count("SuperNode ID:")
@@ -254,6 +265,7 @@ def _power_cut(stage: Stage) -> None:
 def _superlink(stage: Stage) -> None:
     """Round 11: the SuperLink is killed while sites train."""
     stage.training(11)
+    stage.in_training(11, "a", "b")
     (link,) = stage.federation.started["server"].below("flower-superlink")
     began = time.time()
     os.kill(link, signal.SIGKILL)
@@ -283,6 +295,7 @@ def _server_app(stage: Stage) -> None:
 def _leaving(stage: Stage) -> None:
     """Round 13: a site ends in good order and does not come back."""
     stage.training(13)
+    stage.in_training(13, "d")
     began = time.time()
     stage.federation.started["d"].ask_to_end()
     stage.federation.started["d"].end()

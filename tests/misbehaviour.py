@@ -1,7 +1,7 @@
 """What a site may do wrong, for `tests.faults`: copied into a copy of the project, never part of Coterie.
 
 In the folder MISBEHAVIOUR a file `limit` says up to which round sites may train: before, they wait. A file named after
-a site says what its training does wrong then; it is removed first.
+a site says what its training does wrong then; it is removed first. A site that waits says so in a file `NAME.waits`.
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ def around(reply_of: Reply) -> Reply:
         if message.metadata.message_type != "train":
             return reply_of(message, context, answer)
         folder = Path(os.environ["MISBEHAVIOUR"])
+        name = identify(context.node_config, context.node_id).name
+        (folder / f"{name}.waits").write_text(str(wire.unpack_task(message.content).round_number))
         while int((folder / "limit").read_text()) < wire.unpack_task(message.content).round_number:
             time.sleep(0.05)
-        order = folder / identify(context.node_config, context.node_id).name
+        order = folder / name
         if not order.exists():
             return reply_of(message, context, answer)
         kind = order.read_text()

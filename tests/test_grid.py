@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
 from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.superlink.federation import NoOpFederationManager
 
 from common import wire
 from server.grid import RunInterrupted, StreamingGrid
@@ -147,6 +151,65 @@ def test_a_long_wait_is_looked_into_more_rarely_but_never_ends_late(monkeypatch:
     assert looks[-1] == 600
 
 
+class RestartingGrid(ScriptedGrid):
+    """Never answers; `times` tells since when each node has been online, from one look to the next."""
+
+    def __init__(self, times: Sequence[Mapping[int, str]], silent: Iterable[int] = (100, 101, 102)) -> None:
+        super().__init__(3, silent=frozenset(silent))
+        self._times = iter(times)
+        self._last: Mapping[int, str] = {}
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        self._last = next(self._times, self._last)
+        return [NodeInfo(node_id=node, last_activated_at=since) for node, since in self._last.items()]
+
+
+def replies_of(
+    inner: ScriptedGrid, monkeypatch: pytest.MonkeyPatch, in_flight: int = 0
+) -> list[tuple[int, float, str]]:
+    """Who answered, after how many seconds of a clock that only waiting moves, and in which words."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(StreamingGrid, "_pause", lambda grid, seconds: clock.__setitem__(0, clock[0] + seconds))
+    grid = StreamingGrid(inner, deadline=600, in_flight=in_flight)
+    replies = grid.send_and_receive(messages([100, 101, 102]))
+    return [(grid.node_of(reply), clock[0], reply.error.reason) for reply in replies]
+
+
+def test_a_node_that_was_killed_and_is_back_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower says nothing of it when it is back before anybody looked."""
+    before = {100: "1", 101: "1", 102: "1"}
+    ((node, seconds, reason),) = replies_of(RestartingGrid([before, before, before | {101: "2"}]), monkeypatch)
+    assert node == 101
+    assert 10 < seconds < 12
+    assert "came back" in reason
+
+
+def test_a_node_that_is_offline_is_left_to_flower_and_one_that_was_not_seen_before_to_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inner = RestartingGrid([{100: "1", 101: "1"}, {100: "1"}, {100: "1", 102: "1"}])
+    assert replies_of(inner, monkeypatch) == []
+    # Offline when somebody looked, back later.
+    inner = RestartingGrid([{100: "1", 101: "1"}, {100: "1"}, {100: "1", 101: "2"}])
+    assert [node for node, _, _ in replies_of(inner, monkeypatch)] == [101]
+
+
+def test_a_reply_that_was_sent_before_its_node_was_killed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {100: "1", 101: "1", 102: "1"}
+    inner = RestartingGrid([before, before | {100: "2"}], silent=(101, 102))
+    inner._delay = 25  # longer than until the first look
+    replies = replies_of(inner, monkeypatch)
+    assert [(node, reason) for node, _, reason in replies] == [(100, "node unavailable")]
+
+
+def test_a_node_that_was_away_before_it_was_asked_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {100: "1", 101: "1", 102: "1"}
+    later = before | {101: "2"}
+    inner = RestartingGrid([before, later, later | {100: "2"}, later | {100: "2"}])
+    assert [node for node, _, _ in replies_of(inner, monkeypatch, in_flight=1)] == [100]
+
+
 class CountingGrid(ScriptedGrid):
     """Notes for how many replies it was asked at once; each reply carries `size` bytes."""
 
@@ -170,3 +233,21 @@ def test_small_replies_are_asked_for_together_and_large_ones_apart() -> None:
         grid = StreamingGrid(inner, deadline=60)
         assert len(list(grid.send_and_receive(messages(range(100, 140))))) == 40
         assert inner.portions == portions
+
+
+def test_flower_tells_when_a_node_came_back_and_not_when_it_beats() -> None:
+    """What `StreamingGrid` relies on, with the SuperLink's own state."""
+    state = SqlLinkState(":memory:", NoOpFederationManager(), InMemoryObjectStore())
+    state.initialize()
+    node = state.create_node("owner", "owner", b"key", 30.0)
+    seen = []
+    for happens in (
+        lambda: state.activate_node(node, 30.0),
+        lambda: state.acknowledge_node_heartbeat(node, 30.0),
+        lambda: state.deactivate_node(node) and state.activate_node(node, 30.0),
+    ):
+        assert happens()
+        (info,) = state.get_node_info(node_ids=[node])
+        seen.append(info.last_activated_at)
+        time.sleep(0.01)
+    assert seen[0] == seen[1] != seen[2]
