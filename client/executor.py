@@ -7,12 +7,15 @@ The child runs the app from the bundle that the run was submitted with, as Flowe
 and sites agree. Therefore only third-party libraries are preloaded, and what this file itself imported of the project
 is forgotten in the child: with torch loaded, importing the bundle costs a tenth of a second.
 
+A child fetches its message first and then waits for its turn: a SuperNode hands a task out before it has all of the
+message, and a core that waits for the network is lost.
+
 A child that must end is killed, never asked. Flower's own handler of SIGTERM reports the task as finished without a
 reply; the SuperNode, which serves one message at a time, then waits for that reply for ever. Of a killed child the
 executor tells the SuperNode at once; without that the SuperNode would notice after a minute.
 
 A task may never get its message: when a run ends while a SuperNode fetches one, the task stays and its child waits for
-days. Such a child keeps no slot, and it is killed as soon as its SuperNode, which serves one message at a time, has
+days. Such a child is not counted, and it is killed as soon as its SuperNode, which serves one message at a time, has
 another task. Then the SuperNode is told that the old one is over: missing its heartbeat, it would make up a reply, send
 that in the place of the next one, and keep the next one back until there is another message.
 
@@ -41,6 +44,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,6 +65,7 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.auth import load_superexec_auth_secret
 from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -103,14 +108,18 @@ _LOOK = 5.0  # seconds between two looks, while no slot is free, whether a Super
 _BACK_OFF = 10.0  # longest wait, in seconds, between two attempts to reach a SuperNode that does not answer
 _LOST = 10.0  # seconds without anybody at a SuperNode's port after which its tasks are lost: it keeps them in memory
 _REPLY = 10.0  # seconds a SuperNode may take to answer; a claimed task must start within 30
-_INPUT = 10.0  # seconds after which a task that still waits for its message keeps no slot; it computes nothing
+_AHEAD = 8  # tasks that fetch their message while others compute
+_FIRST_RETRY, _LONGEST_RETRY = 0.1, 1.0  # seconds until a part of a message is asked for again; Flower waits up to 10
+_INPUT = 10.0  # seconds after which a task that still waits for its message is not counted; another may be claimed
 _GRACE = 5.0  # seconds that running tasks get to finish when the executor is told to stop
 _LAST_WORDS = 3.0  # seconds to tell the SuperNodes of those that did not
 
+_STOPPED = "the executor was stopped"
 _SUPERSEDED = "its message never came, and there is another task"
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
-_WATCHED = (*_STOP, signal.SIGCHLD)
+_READY = signal.SIGUSR1  # from a child that has its message
+_WATCHED = (*_STOP, signal.SIGCHLD, _READY)
 _PR_SET_PDEATHSIG = 1
 _CRASHED = 70  # exit code of a child that Flower's code did not bring to an end
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -144,7 +153,21 @@ class Task:
     token: str
 
 
-RunTask = Callable[[Task, Link, int], None]
+@dataclass(frozen=True)
+class Turn:
+    """A child's side of two pipes to the executor."""
+
+    header: int
+    go: int
+
+    def wait(self, message: MessageProto) -> None:
+        """Tell which message is to be answered (without content, short enough for a pipe); return with a slot."""
+        os.write(self.header, message.SerializeToString())
+        os.kill(os.getppid(), _READY)
+        os.read(self.go, 1)
+
+
+RunTask = Callable[[Task, Link, Turn], None]
 
 
 @dataclass
@@ -213,22 +236,33 @@ class SuperNode:
 
 @dataclass
 class Child:
-    """A forked task. `header` is the reading end of a pipe: the message being answered, once the child has it."""
+    """A forked task, and the executor's side of its `Turn`; one that `has_slot` computes, or reports a crash."""
 
     task: Task
     header: int
+    go: int
+    has_slot: bool = False
     killed_because: str = ""
-    is_report: bool = False
     started: float = field(default_factory=time.monotonic)
 
-    def lacks_message(self) -> bool:
-        """Whether it is a task that has been waiting for its message for a while."""
-        if self.is_report or time.monotonic() - self.started <= _INPUT:
-            return False
+    def has_message(self) -> bool:
+        """Whether it has fetched its message."""
         # Not select, which knows no file beyond the 1024th.
         header = select.poll()
         header.register(self.header, select.POLLIN)
-        return not header.poll(0)
+        return bool(header.poll(0))
+
+    def lacks_message(self) -> bool:
+        """Whether it has been waiting for its message for a while."""
+        return not self.has_slot and time.monotonic() - self.started > _INPUT and not self.has_message()
+
+    def give_slot(self) -> None:
+        self.has_slot = True
+        os.write(self.go, b"!")
+
+    def close(self) -> None:
+        os.close(self.header)
+        os.close(self.go)
 
 
 def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
@@ -237,17 +271,22 @@ def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     turns = deque(nodes)
     children: dict[int, Child] = {}
+
+    def is_full() -> bool:
+        return sum(not child.lacks_message() for child in children.values()) >= slots + _AHEAD
+
     try:
         while True:
             _reap(children, nodes)
             for node in nodes:
-                if _busy(children) >= slots and time.monotonic() - node.asked > _LOOK:
+                if is_full() and time.monotonic() - node.asked > _LOOK:
                     node.acquire(claim=False)
                 if node.is_lost():
                     _kill(_of(node, children), "its SuperNode is gone")
-            # A claimed task must start at once, so a slot comes first; taking turns keeps one SuperNode from the rest.
+            # A claimed task must start at once, so a place comes first; taking turns keeps one SuperNode from the rest.
             for _ in range(len(turns)):
-                if _busy(children) >= slots:
+                _give_slots(children, slots)
+                if is_full():
                     break
                 node = turns[0]
                 turns.rotate(-1)
@@ -256,8 +295,7 @@ def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
                     _kill(left, _SUPERSEDED)
                     pid, child = _start(task, partial(run_task, task, node.link))
                     children[pid] = child
-            free = _busy(children) < slots
-            pause = min(node.due for node in nodes) - time.monotonic() if free else _IDLE_POLL
+            pause = _IDLE_POLL if is_full() else min(node.due for node in nodes) - time.monotonic()
             event = signal.sigtimedwait(_WATCHED, min(max(pause, 0.0), _IDLE_POLL))
             if event is not None and event.si_signo in _STOP:
                 break
@@ -265,27 +303,32 @@ def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
         _finish(children, nodes)
 
 
-def _busy(children: Mapping[int, Child]) -> int:
-    """How many slots are taken."""
-    return sum(not child.lacks_message() for child in children.values())
+def _give_slots(children: Mapping[int, Child], slots: int) -> None:
+    """Let children compute that have their message, in the order in which their tasks were claimed."""
+    free = slots - sum(child.has_slot for child in children.values())
+    ready = (child for child in children.values() if not child.has_slot and child.has_message())
+    for child in islice(ready, max(free, 0)):
+        child.give_slot()
 
 
 def _of(node: SuperNode, children: Mapping[int, Child]) -> dict[int, Child]:
     return {pid: child for pid, child in children.items() if child.task.address == node.address}
 
 
-def _start(task: Task, work: Callable[[int], None]) -> tuple[int, Child]:
-    """Fork a child that does `work`, which is given the writing end of the pipe for the header."""
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
+def _start(task: Task, work: Callable[[Turn], None]) -> tuple[int, Child]:
+    """Fork a child that does `work`."""
+    header, header_writing = os.pipe()
+    go_reading, go = os.pipe()
+    os.set_blocking(header, False)
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        _become_task(parent, partial(work, writing))
-    os.close(writing)
-    return pid, Child(task, reading)
+        _become_task(parent, partial(work, Turn(header_writing, go_reading)))
+    os.close(header_writing)
+    os.close(go_reading)
+    return pid, Child(task, header, go)
 
 
 def _become_task(parent: int, work: Callable[[], None]) -> NoReturn:
@@ -332,7 +375,7 @@ def _reap(children: dict[int, Child], nodes: Iterable[SuperNode]) -> None:
         if ended == 0:
             continue
         child = children.pop(pid)
-        header = _drain(child.header)
+        header = _drain(child)
         node = next(node for node in nodes if node.address == child.task.address)
         # The next message may follow at once.
         node.due = min(node.due, time.monotonic() + _POLL)
@@ -343,7 +386,7 @@ def _reap(children: dict[int, Child], nodes: Iterable[SuperNode]) -> None:
         if node.is_lost():
             continue
         # A report has no header of its own, so that a failing one is not reported.
-        tell: Callable[[int], None]
+        tell: Callable[[Turn], None]
         if header:
             tell = partial(_report_crash, child.task, node.link, header, cause)
         elif cause == _SUPERSEDED:
@@ -351,17 +394,17 @@ def _reap(children: dict[int, Child], nodes: Iterable[SuperNode]) -> None:
         else:
             continue
         number, report = _start(child.task, tell)
-        report.is_report = True
+        report.has_slot = True
         children[number] = report
 
 
-def _drain(pipe: int) -> bytes:
+def _drain(child: Child) -> bytes:
     try:
-        return os.read(pipe, 65536)
+        return os.read(child.header, 65536)
     except BlockingIOError:  # nothing was written, and a process that the task started still holds the other end
         return b""
     finally:
-        os.close(pipe)
+        child.close()
 
 
 def _cause(code: int) -> str:
@@ -381,9 +424,10 @@ def _kill(children: Mapping[int, Child], why: str) -> None:
 def _finish(children: dict[int, Child], nodes: Iterable[SuperNode]) -> None:
     """Let running tasks finish for a while, kill the others, and let their SuperNodes be told."""
     if children:
-        _log.info("stopping; %d running tasks get %.0f s", len(children), _GRACE)
+        _log.info("stopping; running tasks get %.0f s", _GRACE)
+    _kill({pid: child for pid, child in children.items() if not child.has_slot}, _STOPPED)
     _wait(children, nodes, _GRACE)
-    _kill(children, "the executor was stopped")
+    _kill(children, _STOPPED)
     _wait(children, nodes, _LAST_WORDS)
     for pid in children:
         os.kill(pid, signal.SIGKILL)
@@ -401,17 +445,26 @@ def _wait(children: dict[int, Child], nodes: Iterable[SuperNode], seconds: float
             return
 
 
-def run_bundle(task: Task, link: Link, header: int) -> None:
+def run_bundle(task: Task, link: Link, turn: Turn) -> None:
     """Do in this child what Flower's `flwr-clientapp` does in a new process; ends with SystemExit."""
     pull = flower.pull_task_input
 
-    def pull_and_tell(client: RuntimeHttpClient) -> Any:
+    def pull_and_wait(client: RuntimeHttpClient) -> Any:
         pulled = pull(client)
-        # Short enough for the pipe: a message without its content.
-        os.write(header, message_to_proto(remove_content_from_message(pulled[0])).SerializeToString())
+        turn.wait(message_to_proto(remove_content_from_message(pulled[0])))
         return pulled
 
-    flower.__dict__.update(pull_task_input=pull_and_tell, install_from_fab=install_whole)
+    patient = partial(
+        pull_and_inflate_object_from_tree,
+        initial_backoff=_FIRST_RETRY,
+        backoff_cap=_LONGEST_RETRY,
+        max_tries_per_object=None,
+    )
+    flower.__dict__.update(
+        pull_task_input=pull_and_wait,
+        pull_and_inflate_object_from_tree=patient,
+        install_from_fab=install_whole,
+    )
     flower.run_clientapp(
         runtime_api_address=task.address,
         token=task.token,
@@ -445,7 +498,7 @@ def install_whole(fab: bytes, skip_prompt: bool = True) -> Path:
     return target
 
 
-def _report_crash(task: Task, link: Link, header: bytes, cause: str, _: int) -> None:
+def _report_crash(task: Task, link: Link, header: bytes, cause: str, _: Turn) -> None:
     """Answer in the name of a dead child, as Flower's SuperNode would when it misses the child's heartbeat."""
     message = message_from_proto(MessageProto.FromString(header))
     about = message.metadata
@@ -462,7 +515,7 @@ def _report_crash(task: Task, link: Link, header: bytes, cause: str, _: int) -> 
     flower.push_task_output(client, None, SubStatus.FAILED, cause)
 
 
-def _report_end(task: Task, link: Link, cause: str, _: int) -> None:
+def _report_end(task: Task, link: Link, cause: str, _: Turn) -> None:
     """End a task that nobody waits for, without a reply."""
     flower.push_task_output(_as_task(task, link), None, SubStatus.FAILED, cause)
 

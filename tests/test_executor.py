@@ -31,6 +31,7 @@ from cryptography.x509.oid import NameOID
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse
 from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -79,8 +80,12 @@ def test_flower_takes_the_same_arguments(function: Callable[..., object], parame
 
 
 def test_flower_has_the_same_parts() -> None:
-    # The executor replaces these two in the child; it would do nothing if Flower called others.
+    # The executor replaces these in the child; it would do nothing if Flower called others.
     assert {"pull_task_input", "install_from_fab"} <= set(flower.run_clientapp.__code__.co_names), LOOK_AT
+    assert "pull_and_inflate_object_from_tree" in flower.pull_task_input.__code__.co_names, LOOK_AT
+    assert {"initial_backoff", "backoff_cap", "max_tries_per_object"} <= set(
+        inspect.signature(pull_and_inflate_object_from_tree).parameters
+    ), LOOK_AT
     assert {"message", "context", "run", "fab"} <= set(flower.run_clientapp.__code__.co_varnames) | set(
         flower.run_clientapp.__code__.co_cellvars
     ), LOOK_AT
@@ -225,17 +230,19 @@ def test_a_bundle_is_installed_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
 TASK = """
 import logging, os, signal, sys, time
 from pathlib import Path
+from flwr.proto.message_pb2 import Message as MessageProto, Metadata
 from client import executor
 
-def work(task, link, header):
+def work(task, link, turn):
     assert "client" not in sys.modules
     folder = Path(sys.argv[1])
     note = folder / f"new-{os.getpid()}"
     note.write_text(str(task.number))
     note.rename(folder / str(os.getpid()))
     behaviour = (folder / "behaviour").read_text()
-    if behaviour == "tell and wait":
-        os.write(header, b"message")
+    if behaviour in ("wait", "finish"):
+        turn.wait(MessageProto(metadata=Metadata(run_id=1)))
+        (folder / "at-work" / str(os.getpid())).touch()
     while behaviour.endswith("wait") and not (folder / "go").exists():
         time.sleep(0.05)
     if behaviour == "die":
@@ -248,6 +255,7 @@ def work(task, link, header):
 executor._log_to_stderr()
 executor._LOST = executor._GRACE = 3.0
 executor._LOOK = 1.0
+executor._AHEAD = int((Path(sys.argv[1]) / "ahead").read_text())
 certificates = Path(sys.argv[2]).read_bytes() if sys.argv[2] else None
 link = executor.Link(certificates, sys.argv[3].encode() or None)
 executor.serve([executor.SuperNode(address, link) for address in sys.argv[5:]], int(sys.argv[4]), work)
@@ -352,9 +360,13 @@ class RuntimeApi:
 class Executor:
     """An executor in a process of its own, and the tasks it ran."""
 
-    def __init__(self, folder: Path, slots: int, *addresses: str, ca: Path | str = "", secret: str = "") -> None:
+    def __init__(
+        self, folder: Path, slots: int, *addresses: str, ahead: int = 0, ca: Path | str = "", secret: str = ""
+    ) -> None:
         self.folder = folder
         self.behave("wait")
+        (folder / "ahead").write_text(str(ahead))
+        (folder / "at-work").mkdir()
         self._log = folder / "log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
@@ -369,6 +381,11 @@ class Executor:
     def tasks(self) -> dict[int, int]:
         """Process id → task, of all children so far."""
         return {int(path.name): int(path.read_text()) for path in self.folder.iterdir() if path.name.isdigit()}
+
+    @property
+    def at_work(self) -> set[int]:
+        """The tasks that got a slot so far."""
+        return {self.tasks[int(path.name)] for path in (self.folder / "at-work").iterdir()}
 
     @property
     def log(self) -> str:
@@ -429,12 +446,43 @@ def test_a_task_is_claimed_only_when_a_slot_is_free(api: RuntimeApi, start: Call
     wait_until(lambda: not children(warm.process.pid))
 
 
+def test_messages_are_fetched_ahead_but_no_more_tasks_compute_than_there_are_slots(
+    api: RuntimeApi, start: Callable[..., Executor]
+) -> None:
+    tasks = [api.add_task() for _ in range(5)]
+    warm = start(1, api.address, ahead=2)
+    wait_until(lambda: len(warm.tasks) == 3)
+    wait_until(lambda: warm.at_work)
+    time.sleep(1)
+    assert set(warm.tasks.values()) == set(tasks[:3])
+    assert warm.at_work == {tasks[0]}, "the first come first"
+    # A slot that is held by a child that dies is free again, and a child that waits for its turn may die too.
+    of = {task: pid for pid, task in warm.tasks.items()}
+    os.kill(of[tasks[1]], signal.SIGKILL)
+    os.kill(of[tasks[0]], signal.SIGKILL)
+    wait_until(lambda: warm.at_work == {tasks[0], tasks[2]})
+    (warm.folder / "go").touch()
+    wait_until(lambda: warm.at_work == {tasks[0], *tasks[2:]})
+
+
+def test_a_task_that_waits_for_its_turn_ends_with_the_executor(api: RuntimeApi, start: Callable[..., Executor]) -> None:
+    tasks = [api.add_task() for _ in range(2)]
+    warm = start(1, api.address, ahead=1)
+    wait_until(lambda: len(warm.tasks) == 2 and warm.at_work)
+    warm.process.terminate()
+    wait_until(lambda: "stopping" in warm.log)
+    (warm.folder / "go").touch()
+    assert warm.process.wait(timeout=20) == 0
+    assert warm.at_work == {tasks[0]}
+
+
 def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
     api: RuntimeApi, start: Callable[..., Executor]
 ) -> None:
     """Flower leaves such a task behind when a run ends while its SuperNode fetches a message."""
     first = api.add_task()
     warm = start(1, api.address)
+    warm.behave("without its message wait")
     wait_until(lambda: first in warm.tasks.values())
     orphan = children(warm.process.pid)
     second = api.add_task()
@@ -446,7 +494,7 @@ def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
     # Left to itself the SuperNode would miss its heartbeat, and answer in its name when nobody asks any more.
     wait_until(lambda: api.state.get_tasks(task_ids=[first])[0].status.status == "finished")
     # One that has its message is left alone however long it works.
-    warm.behave("tell and wait")
+    warm.behave("wait")
     third = api.add_task()
     wait_until(lambda: third in warm.tasks.values(), executor._INPUT + 20)
     fourth = api.add_task()

@@ -24,7 +24,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
         (WRONG_ANSWERS["nan"], "b", "not finite"),
         (WRONG_ANSWERS["shape"], "d", "not float32"),
         (WRONG_ANSWERS["oversized"], "a", "at most 1 MB are allowed"),
-        (WRONG_ANSWERS["truncated"], "c", "is truncated"),
+        (WRONG_ANSWERS["truncated"], "c", "truncated or not readable"),
         (WRONG_ANSWERS["version"], "b", "update the older side"),
         ("a site is slower than the deadline (20 s)", "d", "no reply within 20 s"),
         ("an unregistered key calls", "SHA256:", "nobody here has its key"),
