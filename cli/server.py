@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -78,7 +79,14 @@ def services(path: Path, settings: ServerFile, secret: Path, *, insecure: bool) 
     """Return the SuperLink and the SuperExec, which survives it, and with it the run."""
     control = parse_address(settings.control, CONTROL_PORT)
     ca = str(located(path, settings.ca))
-    link = [program("flower-superlink"), "--isolation", "process", "--disable-runtime-dependency-installation"]
+    link = [
+        sys.executable,
+        "-m",
+        "cli.superlink",
+        "--isolation",
+        "process",
+        "--disable-runtime-dependency-installation",
+    ]
     link += ["--host", control.host, "--port", str(control.port), "--fleet-api-address", settings.listen]
     link += ["--database", str(located(path, settings.database))]
     link += ["--health-server-address", settings.health] if settings.health else []

@@ -266,7 +266,7 @@ def _superlink(stage: Stage) -> None:
     """Round 11: the SuperLink is killed while sites train."""
     stage.training(11)
     stage.in_training(11, "a", "b")
-    (link,) = stage.federation.started["server"].below("flower-superlink")
+    (link,) = stage.federation.started["server"].below("cli.superlink")
     began = time.time()
     os.kill(link, signal.SIGKILL)
     stage.allow(11)

@@ -292,7 +292,7 @@ def test_twenty_containers_train_and_one_that_is_killed_comes_back(federation: F
 
 def test_the_link_is_tls_and_every_site_proves_who_it_is(federation: Federation) -> None:
     link = federation.engine.docker("top", federation.container("server"), "-ww", "-o", "pid,args")
-    superlink = next(line for line in link.splitlines() if "flower-superlink" in line)
+    superlink = next(line for line in link.splitlines() if "cli.superlink" in line)
     assert "--enable-supernode-auth" in superlink
     assert "--ssl-certfile" in superlink
     assert "--insecure" not in link

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore import sql_mixin
+from flwr.supercore.constant import SQLITE_PRAGMAS
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.superlink.federation import NoOpFederationManager
 
-from cli import authority, supervisor
+from cli import authority, superlink, supervisor
 from cli.address import CONTROL_PORT, parse_address
 from cli.main import main
 from cli.registration import register_sites
@@ -164,3 +172,18 @@ def test_everything_ends_on_sigterm(federation: Federation) -> None:
         assert started.process.wait(PATIENCE) == 0, started.text[-2000:]
     left = {pid: name for started in running for pid, name in started.family.items() if alive(pid)}
     assert not left
+
+
+def test_the_superlink_waits_for_its_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower gives a transaction up after five seconds, and with it the message of a site."""
+    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", SQLITE_PRAGMAS)
+    superlink.be_patient()
+    state = SqlLinkState(str(tmp_path / "state.db"), NoOpFederationManager(), InMemoryObjectStore())
+    state.initialize()
+    with ThreadPoolExecutor() as pool, sqlite3.connect(tmp_path / "state.db") as other:
+        other.execute("BEGIN IMMEDIATE")
+        node = pool.submit(state.create_node, "owner", "owner", b"key", 30.0)
+        time.sleep(6)
+        assert not node.done()
+        other.rollback()
+        assert node.result()
