@@ -19,7 +19,7 @@ from common.config import EncoderSettings, Section, SettingsError, SiteSettings
 from common.metrics import Metrics
 from common.models import State
 from common.table import Table
-from common.tensors import write_tensors
+from common.tensors import contiguous, write_tensors
 
 # What a site may keep in the end: its group's model, that model trained further, or one trained on its own data alone.
 Kept = Literal["group", "finetuned", "local"]
@@ -167,7 +167,7 @@ def result_of(metrics: Metrics) -> TestResult:
 def save_model(path: Path, state: Mapping[str, NDArray[Any]], card: ModelCard) -> None:
     """Write a model so that a reader sees a whole file or none."""
     temporary = path.with_name(f".{path.name}.tmp")
-    arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in state.items()}
+    arrays = {name: contiguous(array) for name, array in state.items()}
     if card.site:
         # A model may betray what it was trained on; nobody else on the site's machine need have it.
         os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))

@@ -1,4 +1,4 @@
-"""Writing arrays as safetensors."""
+"""Arrays as safetensors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
+
+
+def contiguous(array: NDArray[Any]) -> NDArray[Any]:
+    """An array in C order, as safetensors wants it, of the same shape: NumPy alone gives a scalar a dimension."""
+    return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:

@@ -28,6 +28,7 @@ from common.metrics import EvaluationStatistics, InvalidStatistics, check
 from common.models import State
 from common.signature import InvalidSignature, Signature
 from common.subspace import Subspace
+from common.tensors import contiguous
 
 VERSION = 3
 
@@ -489,9 +490,7 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     It sends, stores and books every array by itself, twice: a network of 60 tensors would be 120 requests per site and
     stage, each with a transaction of the SuperLink's database, which twenty sites then lock for each other.
     """
-    data = safetensors.numpy.save(
-        {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
-    )
+    data = safetensors.numpy.save({name: contiguous(array) for name, array in arrays.items()})
     return ArrayRecord({_PACKED: Array("uint8", (len(data),), _PACKED, data)})
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from common.tensors import write_tensors
+from common.tensors import contiguous, write_tensors
 
 _MARK = b"coterie checkpoint 1"
 _DIGEST_BYTES = 32
@@ -123,8 +123,7 @@ def _without_arrays(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Replace every array in a state by a reference to its place among `arrays`."""
     if isinstance(value, np.ndarray):
         key = f"array {len(arrays)}"
-        # safetensors writes the memory as it lies there, so it must lie in order.
-        arrays[key] = np.ascontiguousarray(value)
+        arrays[key] = contiguous(value)
         return {"array": key}
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value) or "array" in value:

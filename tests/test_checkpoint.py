@@ -47,7 +47,11 @@ states = st.recursive(
 
 def same(first: object, second: object) -> bool:
     if isinstance(first, np.ndarray):
-        return isinstance(second, np.ndarray) and first.dtype == second.dtype and first.tobytes() == second.tobytes()
+        return (
+            isinstance(second, np.ndarray)
+            and (first.dtype, first.shape) == (second.dtype, second.shape)
+            and first.tobytes() == second.tobytes()
+        )
     if isinstance(first, dict):
         return (
             isinstance(second, dict) and first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
@@ -200,8 +204,9 @@ def quick(small_config: MakeConfig, tmp_path: Path) -> MakeConfig:
         {"method": "fedcm", "migration__rule": "fedcm"},
         {"method": "cfl", "split__after": 0, "split__mean_norm": 10.0, "split__max_norm": 0.01, "rounds": 6},
         {"method": "ifca", "cluster__k": 2},
+        {"method": "fedavg", "train__model": "resnet9", "rounds": 2},
     ],
-    ids=["fmcl", "local", "fmcl with migration", "fedcm with the published rule", "cfl", "ifca"],
+    ids=["fmcl", "local", "fmcl with migration", "fedcm with the published rule", "cfl", "ifca", "batch norm"],
 )  # fmt: skip
 def test_a_run_that_died_goes_on_as_if_it_had_not(quick: MakeConfig, tmp_path: Path, method: dict) -> None:
     whole = quick(**method, out=str(tmp_path / "whole"))
