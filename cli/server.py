@@ -79,14 +79,9 @@ def services(path: Path, settings: ServerFile, secret: Path, *, insecure: bool) 
     """Return the SuperLink and the SuperExec, which survives it, and with it the run."""
     control = parse_address(settings.control, CONTROL_PORT)
     ca = str(located(path, settings.ca))
-    link = [
-        sys.executable,
-        "-m",
-        "cli.superlink",
-        "--isolation",
-        "process",
-        "--disable-runtime-dependency-installation",
-    ]
+    # -P: modules that lie in the folder of the start file are not for it.
+    link = [sys.executable, "-P", "-m", "cli.superlink"]
+    link += ["--isolation", "process", "--disable-runtime-dependency-installation"]
     link += ["--host", control.host, "--port", str(control.port), "--fleet-api-address", settings.listen]
     link += ["--database", str(located(path, settings.database))]
     link += ["--health-server-address", settings.health] if settings.health else []

@@ -148,7 +148,7 @@ def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insec
     # Tasks travel on this machine's loopback alone, and only to whoever knows the secret.
     secret = ["--superexec-auth-secret-file", str(new_secret(scratch))]
     chosen = []
-    executor = [sys.executable, "-m", "client.executor", "--insecure", *secret]
+    executor = [sys.executable, "-P", "-m", "client.executor", "--insecure", *secret]
     for number, (path, settings) in enumerate(sites.items()):
         node_config = scratch / f"node-{number}.toml"
         node_config.write_text(as_node_config(path, settings), encoding="utf-8")

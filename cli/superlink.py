@@ -1,15 +1,21 @@
 """Flower's SuperLink, with patience for its own database: `python -m cli.superlink` takes the same options.
 
 Every request of a site is a transaction or two of an SQLite database, one at a time. Where many sites answer together
-on a busy machine, a transaction may wait for more than the five seconds that Flower grants. It then refuses the
-request, and the message that was on its way is lost: the run waits for that site until `round.deadline`.
+on a busy machine, a transaction may wait for more than the five seconds that Flower grants, or for one of the fifteen
+connections. It then refuses the request, and the message that was on its way is lost: the run waits for that site until
+`round.deadline`.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
 
-_PATIENCE = 60.0  # seconds
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+_PATIENCE = 25.0  # seconds; less than the 30 after which the ServerApp asks again, while the first answer gets lost
+_CONNECTIONS = 64
 
 
 def be_patient() -> None:
@@ -19,6 +25,14 @@ def be_patient() -> None:
 
     patient = {"busy_timeout": str(int(_PATIENCE * 1000))}
     sql_mixin.__dict__["SQLITE_PRAGMAS"] = tuple((dict(SQLITE_PRAGMAS) | patient).items())
+    sql_mixin.__dict__["create_engine"] = _create_engine
+
+
+def _create_engine(url: str, **options: Any) -> Engine:
+    from sqlalchemy import create_engine
+
+    # A database in memory has a single connection.
+    return create_engine(url, **({"pool_size": _CONNECTIONS} if "poolclass" not in options else {}), **options)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ reply; the SuperNode, which serves one message at a time, then waits for that re
 executor tells the SuperNode at once; without that the SuperNode would notice after a minute.
 
 A task may never get its message: when a run ends while a SuperNode fetches one, the task stays and its child waits for
-days. Such a child is not counted, and it is killed as soon as its SuperNode, which serves one message at a time, has
+hours. Such a child is not counted, and it is killed as soon as its SuperNode, which serves one message at a time, has
 another task. Then the SuperNode is told that the old one is over: missing its heartbeat, it would make up a reply, send
 that in the place of the next one, and keep the next one back until there is another message.
 
@@ -104,7 +104,7 @@ _PROJECT = ("client", "common", "server", "cli")
 _POLL, _IDLE_POLL = 0.25, 1.0
 _ALL_POLLS = 20  # most questions a second to all SuperNodes together: each takes some milliseconds of a core
 _BUSY = 60.0  # seconds after its last task in which a SuperNode is asked at the shorter interval
-_LOOK = 5.0  # seconds between two looks, while no slot is free, whether a SuperNode still exists
+_LOOK = 5.0  # seconds between two looks whether a SuperNode still exists, while it has a task or no place is free
 _BACK_OFF = 10.0  # longest wait, in seconds, between two attempts to reach a SuperNode that does not answer
 _LOST = 10.0  # seconds without anybody at a SuperNode's port after which its tasks are lost: it keeps them in memory
 _REPLY = 10.0  # seconds a SuperNode may take to answer; a claimed task must start within 30
@@ -164,6 +164,11 @@ class Turn:
         """Tell which message is to be answered (without content, short enough for a pipe); return with a slot."""
         os.write(self.header, message.SerializeToString())
         os.kill(os.getppid(), _READY)
+        go = select.poll()
+        go.register(self.go, select.POLLIN)
+        # Not one long wait: Flower cancels a task by a signal, whose handler this thread runs between two waits.
+        while not go.poll(1000):
+            pass
         os.read(self.go, 1)
 
 
@@ -203,7 +208,7 @@ class SuperNode:
         if not (reply.HasField("task") and reply.token):
             self.due = now + max(_POLL if now - self.last_task < _BUSY else _IDLE_POLL, self.least_pause)
             return None
-        self.due, self.last_task = now + _POLL, now
+        self.due, self.last_task = now + _LOOK, now
         return Task(self.address, reply.task.task_id, reply.token)
 
     def is_lost(self) -> bool:
@@ -250,7 +255,8 @@ class Child:
         # Not select, which knows no file beyond the 1024th.
         header = select.poll()
         header.register(self.header, select.POLLIN)
-        return bool(header.poll(0))
+        # The pipe of a child that died without one is hung up, which is an event, too.
+        return any(event & select.POLLIN for _, event in header.poll(0))
 
     def lacks_message(self) -> bool:
         """Whether it has been waiting for its message for a while."""
@@ -258,7 +264,8 @@ class Child:
 
     def give_slot(self) -> None:
         self.has_slot = True
-        os.write(self.go, b"!")
+        with contextlib.suppress(BrokenPipeError):  # it has died, and will be reaped
+            os.write(self.go, b"!")
 
     def close(self) -> None:
         os.close(self.header)
@@ -290,11 +297,16 @@ def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
                     break
                 node = turns[0]
                 turns.rotate(-1)
-                if node.due <= time.monotonic() and (task := node.acquire()) is not None:
+                if node.due > time.monotonic():
+                    continue
+                if (task := node.acquire()) is not None:
                     left = {pid: child for pid, child in _of(node, children).items() if child.lacks_message()}
                     _kill(left, _SUPERSEDED)
                     pid, child = _start(task, partial(run_task, task, node.link))
                     children[pid] = child
+                elif any(not child.lacks_message() for child in _of(node, children).values()):
+                    # It serves one message at a time.
+                    node.due = max(node.due, time.monotonic() + _LOOK)
             pause = _IDLE_POLL if is_full() else min(node.due for node in nodes) - time.monotonic()
             event = signal.sigtimedwait(_WATCHED, min(max(pause, 0.0), _IDLE_POLL))
             if event is not None and event.si_signo in _STOP:
@@ -306,7 +318,9 @@ def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
 def _give_slots(children: Mapping[int, Child], slots: int) -> None:
     """Let children compute that have their message, in the order in which their tasks were claimed."""
     free = slots - sum(child.has_slot for child in children.values())
-    ready = (child for child in children.values() if not child.has_slot and child.has_message())
+    ready = (
+        child for child in children.values() if not (child.has_slot or child.killed_because) and child.has_message()
+    )
     for child in islice(ready, max(free, 0)):
         child.give_slot()
 

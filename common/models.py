@@ -105,7 +105,7 @@ def set_state(model: nn.Module, state: Mapping[str, NDArray[Any]]) -> None:
     with torch.no_grad():
         for name, target in own.items():
             array = state[name]
-            # torch has no read-only tensors and warns about arrays that are, such as those over received bytes.
+            # torch has no read-only tensors and warns about arrays that are.
             target.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
 
 

@@ -35,6 +35,8 @@ VERSION = 3
 _SITE_NAME = re.compile(r"[\w.\-]{1,64}")
 _DTYPES = ("float32", "float64", "int64", "uint8")
 _PACKED = "safetensors"
+_LONGEST_HEADER = 1_000_000  # bytes; about a hundred for a tensor, which take thirty times that when they are read
+_LONGEST_NAME = 200
 _MAX_DIMENSION = 65_536
 _MAX_FAULTS_NAMED = 20
 _MAX_REASON = 500
@@ -507,13 +509,18 @@ def unpack_arrays(record: ArrayRecord) -> State:
     """Deserialise named arrays; the library holds what their header says against the bytes that are there."""
     if set(record) != {_PACKED}:
         raise WireError("its arrays are not packed as agreed: update the older side")
+    data = record[_PACKED].data
+    if int.from_bytes(data[:8], "little") > _LONGEST_HEADER:
+        raise WireError("its arrays are too many, or not readable")
     try:
-        arrays = safetensors.numpy.load(record[_PACKED].data)
+        arrays = safetensors.numpy.load(data)
     except (SafetensorError, ValueError, KeyError) as error:  # KeyError: of a type that NumPy does not have
         raise WireError(f"its arrays are truncated or not readable: {plain_text(error)}") from None
     for name, array in arrays.items():
+        if len(name) > _LONGEST_NAME or not name.isprintable():
+            raise WireError(f"array {plain_text(name[:_LONGEST_NAME])!r} has no proper name")
         if array.dtype not in _DTYPES:
-            raise WireError(f"array {plain_text(name)!r} is {array.dtype}, not one of {', '.join(_DTYPES)}")
+            raise WireError(f"array {name!r} is {array.dtype}, not one of {', '.join(_DTYPES)}")
     return arrays
 
 

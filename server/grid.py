@@ -32,11 +32,46 @@ _MOST_BYTES = 256_000_000
 _FIRST_PORTION = 8
 # Seconds between two looks at whether those who owe a reply have been away.
 _LOOK = 5.0
-_WAS_AWAY = "it went offline and came back; what it was working on is not waited for"
+_FRESH = 1.0  # how many seconds ago a node was seen online, at most, when it is sent a message
+_WAS_AWAY = "it went offline and came back meanwhile: its reply is not waited for"
 
 
 class RunInterrupted(Exception):
     """The operator asked the run to stop."""
+
+
+class Attendance:
+    """Who has been online all the time since it was asked.
+
+    A killed SuperNode loses its task. Flower answers in its place, but only if it is asked for the reply while the node
+    is offline: one that is back before would be waited for until the deadline.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        # Node → since when it has been online, now and when it was asked.
+        self._since: dict[int, str] = {}
+        self._when_asked: dict[int, str] = {}
+        self._looked = self._checked = time.monotonic()
+        self._look()
+
+    def _look(self) -> None:
+        self._since = {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
+        self._looked = time.monotonic()
+
+    def asked(self, node: int) -> None:
+        """Note that a node is about to be sent a message."""
+        if time.monotonic() - self._looked > _FRESH:
+            self._look()
+        self._when_asked[node] = self._since.get(node, "")
+
+    def away(self) -> set[int]:
+        """Look, if the last time is a while ago, and return those who are online again, but were not all the time."""
+        if time.monotonic() - self._checked <= _LOOK:
+            return set()
+        self._look()
+        self._checked = self._looked
+        return {node for node, then in self._when_asked.items() if then and self._since.get(node, then) != then}
 
 
 class StreamingGrid(Grid):
@@ -118,7 +153,7 @@ class StreamingGrid(Grid):
         queue = iter(messages)
         exhausted = False
         pause, last_reply = _FIRST_PAUSE, time.monotonic()
-        attendance, looked = self._attendance(), time.monotonic()
+        attendance = Attendance(self._grid)
         while True:
             while not exhausted and (not self._in_flight or len(outstanding) < self._in_flight):
                 message = next(queue, None)
@@ -126,6 +161,7 @@ class StreamingGrid(Grid):
                     exhausted = True
                     break
                 node = message.metadata.dst_node_id
+                attendance.asked(node)
                 # One at a time, because Flower drops refused messages from the list of ids it returns.
                 for message_id in self._grid.push_messages([message]):
                     if message_id:
@@ -136,12 +172,8 @@ class StreamingGrid(Grid):
             waited = time.monotonic() - last_reply
             pause = min(pause * 1.5, max(_PAUSE, _PART_OF_WAIT * waited), _LONGEST_PAUSE)
             waiting = sorted(outstanding)
-            away: list[str] = []
             # Before the replies are fetched: one that was sent before its node went away still counts.
-            if time.monotonic() - looked > _LOOK:
-                now, looked = self._attendance(), time.monotonic()
-                away = [asked for asked in waiting if _was_away(attendance, now, self._asked[asked])]
-                attendance = now | {self._asked[asked]: attendance.get(self._asked[asked], "") for asked in waiting}
+            away = attendance.away()
             while waiting:
                 portion = self._portion()
                 replies = list(self._grid.pull_messages(waiting[:portion]))
@@ -153,21 +185,13 @@ class StreamingGrid(Grid):
                     self._note_size(reply)
                     yield reply
                     del reply
-            for message_id in sorted(outstanding.intersection(away)):
+            for message_id in sorted(late for late in outstanding if self._asked[late] in away):
                 outstanding.discard(message_id)
                 yield self._not_waited_for(message_id)
             if time.monotonic() >= end:
                 return
             if outstanding:
                 self._pause(min(pause, max(end - time.monotonic(), 0.0)))
-
-    def _attendance(self) -> dict[int, str]:
-        """Since when each node has been online.
-
-        A killed SuperNode loses its task. Flower answers in its place, but only if it is asked for the reply while the
-        node is offline; one that is back within a second or two would be waited for until the deadline.
-        """
-        return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
 
     def _not_waited_for(self, message_id: str) -> Message:
         """What Flower would have answered."""
@@ -195,8 +219,3 @@ class StreamingGrid(Grid):
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise RunInterrupted("stopped by the operator")
-
-
-def _was_away(before: dict[int, str], now: dict[int, str], node: int) -> bool:
-    """Whether a node that was online is online again, but has not been all the time."""
-    return bool(before.get(node) and now.get(node)) and before[node] != now[node]

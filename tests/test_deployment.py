@@ -177,13 +177,17 @@ def test_everything_ends_on_sigterm(federation: Federation) -> None:
 def test_the_superlink_waits_for_its_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower gives a transaction up after five seconds, and with it the message of a site."""
     monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", SQLITE_PRAGMAS)
+    monkeypatch.setattr(sql_mixin, "create_engine", sql_mixin.__dict__["create_engine"])
     superlink.be_patient()
     state = SqlLinkState(str(tmp_path / "state.db"), NoOpFederationManager(), InMemoryObjectStore())
     state.initialize()
-    with ThreadPoolExecutor() as pool, sqlite3.connect(tmp_path / "state.db") as other:
+    # More at once than Flower has connections.
+    with ThreadPoolExecutor(20) as pool, sqlite3.connect(tmp_path / "state.db") as other:
         other.execute("BEGIN IMMEDIATE")
-        node = pool.submit(state.create_node, "owner", "owner", b"key", 30.0)
+        nodes = [pool.submit(state.create_node, "owner", "owner", bytes([key]), 30.0) for key in range(20)]
         time.sleep(6)
-        assert not node.done()
+        assert not any(node.done() for node in nodes)
+        assert state._engine is not None
+        assert state._engine.pool.checkedout() == 20
         other.rollback()
-        assert node.result()
+        assert len({node.result() for node in nodes}) == 20

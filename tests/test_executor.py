@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -502,6 +503,32 @@ def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
     assert fourth not in warm.tasks.values()
     (warm.folder / "go").touch()
     wait_until(lambda: fourth in warm.tasks.values())
+
+
+def test_a_child_that_dies_without_its_message_takes_no_other_along(
+    api: RuntimeApi, start: Callable[..., Executor]
+) -> None:
+    """With a second SuperNode to be asked, slots are given between the death of a child and the look for the dead."""
+    other = RuntimeApi()
+    other.start()
+    try:
+        warm = start(2, api.address, other.address, ahead=2)
+        warm.behave("without its message wait")
+        first = api.add_task()
+        wait_until(lambda: first in warm.tasks.values())
+        time.sleep(executor._INPUT + 1)
+        second, third = api.add_task(), other.add_task()
+        wait_until(lambda: {second, third} <= set(warm.tasks.values()), executor._INPUT + 20)
+        for pid in warm.tasks:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        warm.behave("finish")
+        tasks = {api.add_task(), other.add_task()}
+        wait_until(lambda: tasks <= warm.at_work)
+        assert warm.process.poll() is None
+        assert "Traceback" not in warm.log
+    finally:
+        other.stop()
 
 
 def test_a_crash_of_a_child_is_survived_and_named(api: RuntimeApi, start: Callable[..., Executor]) -> None:

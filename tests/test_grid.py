@@ -204,10 +204,14 @@ def test_a_reply_that_was_sent_before_its_node_was_killed_counts(monkeypatch: py
 
 
 def test_a_node_that_was_away_before_it_was_asked_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time: 101 is asked when 100 is given up, or has answered; it was away between the last look and then."""
     before = {100: "1", 101: "1", 102: "1"}
-    later = before | {101: "2"}
-    inner = RestartingGrid([before, later, later | {100: "2"}, later | {100: "2"}])
-    assert [node for node, _, _ in replies_of(inner, monkeypatch, in_flight=1)] == [100]
+    assert [node for node, _, _ in replies_of(RestartingGrid([before, {100: "2", 101: "2"}]), monkeypatch, 1)] == [100]
+    inner = RestartingGrid([before, before, before | {101: "2"}], silent=(101, 102))
+    inner._delay = 33
+    ((node, seconds, reason),) = replies_of(inner, monkeypatch, in_flight=1)
+    assert (node, reason) == (100, "node unavailable")
+    assert 6.1 < seconds < 9.9, "between two looks"
 
 
 class CountingGrid(ScriptedGrid):

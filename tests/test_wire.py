@@ -270,6 +270,13 @@ ONES = wire.pack_arrays({"a": np.ones(100, np.float32)})["safetensors"].data
         document({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}, bytes(4)),
         document(entry("F32", [1], 4) | {"b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
         document([[[[]]]]),
+        document(
+            entry("F32", [1], 4)
+            | {f"empty {n}": {"dtype": "U8", "shape": [0], "data_offsets": [4, 4]} for n in range(20_000)},
+            bytes(4),
+        ),
+        document({"\x1b[2J": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}, b"x"),
+        document({"a" * 300: {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}, b"x"),
         b"\xff\xff\x00\x00\x00\x00\x00\x00" + b"[" * 65_535,
     ],
 )
