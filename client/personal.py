@@ -25,16 +25,18 @@ SHARE = 0.2
 LEAST = 5
 # Epochs without a better validation loss after which training ends.
 PATIENCE = 10
+# By how many validation samples a model trained alone must do better than the group's to be kept: one may be chance.
+LEAD = 2
 _TEST_BATCH = 128
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that a site may keep: how it came about, and how it does on the validation part."""
+    """A model that a site may keep: how it came about, and how many of the validation part it names right."""
 
     kept: str
     epochs: int
-    accuracy: float
+    right: int
     loss: float
 
 
@@ -83,17 +85,17 @@ class Personalisation:
     def choose(self, group: State, initial: State | None) -> tuple[str, State]:
         """Return what is kept, "group", "finetuned" or "local", and its weights.
 
-        `initial` are the weights to train alone from; None: that is not tried. The better of the candidates on the
-        validation part by accuracy, then by loss; on a tie the one that needs less. What wins is then trained again on
-        all training samples for as many epochs.
+        `initial` are the weights to train alone from; None: that is not tried. A model trained alone is kept only with
+        a clear lead on the validation part, which is small at most sites: the group's has seen more. What wins is then
+        trained again on all training samples for as many epochs.
         """
         if self._held is None:
             return "group", group
         # The group's model is what fine-tuning begins with, so it is among what that gives.
-        candidates = [self._early_stopped("finetuned", group)]
+        best = self._early_stopped("finetuned", group)
         if initial is not None:
-            candidates.append(self._early_stopped("local", initial))
-        best = max(candidates, key=lambda candidate: (candidate.accuracy, -candidate.loss))
+            alone = self._early_stopped("local", initial)
+            best = alone if alone.right >= best.right + LEAD else best
         if not best.epochs:
             # Nothing was gained by training: also from scratch, if even that start were the best.
             return "group", group
@@ -132,8 +134,7 @@ class Personalisation:
             batch_size=_TEST_BATCH,
             device=self._device,
         )
-        accuracy = float(np.trace(statistics.confusion)) / len(labels)
-        return Candidate(kept, epochs, accuracy, statistics.loss_sum / len(labels))
+        return Candidate(kept, epochs, int(np.trace(statistics.confusion)), statistics.loss_sum / len(labels))
 
     def _train(self, site: SiteData, kept: str, epoch: int) -> None:
         train(

@@ -13,7 +13,7 @@ from flwr.app import Message
 
 from client.data import SiteData, load_site
 from client.identity import Identity
-from client.personal import LEAST, Personalisation, set_aside
+from client.personal import LEAST, Candidate, Personalisation, set_aside
 from common import wire
 from common.config import Config
 from common.models import State, build
@@ -66,6 +66,16 @@ class TestChoice:
         kept, state = self.choose(small_config, self.untrained(small_config), None)
         assert kept == "finetuned"
         assert not np.array_equal(state["head.weight"], self.untrained(small_config)["head.weight"])
+
+    @pytest.mark.parametrize(("lead", "kept"), [(0, "finetuned"), (1, "finetuned"), (2, "local")])
+    def test_alone_needs_a_clear_lead(
+        self, small_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, lead: int, kept: str
+    ) -> None:
+        """On a handful of validation samples one more is chance, and so is a smaller loss."""
+        candidates = {"finetuned": Candidate("finetuned", 1, 3, 0.9), "local": Candidate("local", 1, 3 + lead, 0.1)}
+        monkeypatch.setattr(Personalisation, "_early_stopped", lambda self, kept, start: candidates[kept])
+        start = self.untrained(small_config)
+        assert self.choose(small_config, start, start)[0] == kept
 
     def test_a_site_that_its_group_does_not_fit_stays_alone(self, small_config: MakeConfig) -> None:
         kept, _ = self.choose(small_config, self.hopeless(small_config), self.untrained(small_config))
