@@ -23,7 +23,7 @@ from common.randomness import derive_seed
 SHARE = 0.2
 # With fewer samples a validation part says nothing.
 LEAST = 5
-# Epochs without a better validation loss after which training ends.
+# Epochs without getting better on the validation part after which training ends.
 PATIENCE = 10
 # By how many validation samples a model trained alone must do better than the group's to be kept: one may be chance.
 LEAD = 2
@@ -108,7 +108,10 @@ class Personalisation:
         return best.kept, get_state(self._model)
 
     def _early_stopped(self, kept: str, start: State) -> Candidate:
-        """Train on the fitted part as long as the loss on the other falls; the best epoch counts, 0 included."""
+        """Train on the fitted part as long as it does better on the other; the best epoch counts, 0 included.
+
+        Better is more named right, then a smaller loss: the loss alone rises long before accuracy ends to grow.
+        """
         set_state(self._model, start)
         best = self._judged(kept, 0)
         for epoch in range(self._most):
@@ -117,7 +120,7 @@ class Personalisation:
                 now = self._judged(kept, epoch + 1)
             except TrainingDiverged:
                 break
-            if now.loss < best.loss:
+            if (now.right, -now.loss) > (best.right, -best.loss):
                 best = now
             elif epoch + 1 - best.epochs >= PATIENCE:
                 break
