@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -505,30 +504,32 @@ def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
     wait_until(lambda: fourth in warm.tasks.values())
 
 
-def test_a_child_that_dies_without_its_message_takes_no_other_along(
-    api: RuntimeApi, start: Callable[..., Executor]
-) -> None:
-    """With a second SuperNode to be asked, slots are given between the death of a child and the look for the dead."""
-    other = RuntimeApi()
-    other.start()
-    try:
-        warm = start(2, api.address, other.address, ahead=2)
-        warm.behave("without its message wait")
-        first = api.add_task()
-        wait_until(lambda: first in warm.tasks.values())
-        time.sleep(executor._INPUT + 1)
-        second, third = api.add_task(), other.add_task()
-        wait_until(lambda: {second, third} <= set(warm.tasks.values()), executor._INPUT + 20)
-        for pid in warm.tasks:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        warm.behave("finish")
-        tasks = {api.add_task(), other.add_task()}
-        wait_until(lambda: tasks <= warm.at_work)
-        assert warm.process.poll() is None
-        assert "Traceback" not in warm.log
-    finally:
-        other.stop()
+def dead_child(told: bytes) -> executor.Child:
+    """What the executor holds of a child that wrote `told` and died, before it is reaped."""
+    header, header_writing = os.pipe()
+    go_reading, go = os.pipe()
+    os.write(header_writing, told)
+    os.close(header_writing)
+    os.close(go_reading)
+    return executor.Child(executor.Task("127.0.0.1:1", 1, "token"), header, go)
+
+
+def test_a_child_that_died_without_its_message_is_given_no_slot() -> None:
+    """Its pipe is hung up, which is not a message; writing to the other one would end the executor."""
+    child = dead_child(b"")
+    assert not child.has_message()
+    executor._give_slots({1: child}, 1)
+    assert not child.has_slot
+    child.close()
+
+
+def test_a_child_that_died_while_it_waited_for_its_turn_takes_no_other_along() -> None:
+    dead, killed = dead_child(b"message"), dead_child(b"message")
+    killed.killed_because = "its SuperNode is gone"
+    executor._give_slots({1: killed, 2: dead}, 2)
+    assert (killed.has_slot, dead.has_slot) == (False, True), "reaping it frees the slot"
+    dead.close()
+    killed.close()
 
 
 def test_a_crash_of_a_child_is_survived_and_named(api: RuntimeApi, start: Callable[..., Executor]) -> None:
