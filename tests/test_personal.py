@@ -67,6 +67,19 @@ class TestChoice:
         assert kept == "finetuned"
         assert not np.array_equal(state["head.weight"], self.untrained(small_config)["head.weight"])
 
+    def test_the_best_epoch_is_by_accuracy_then_by_loss(
+        self, small_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        course = [(1, 1.0), (2, 1.5), (2, 1.4), (1, 0.1), *(8 * [(2, 1.6)])]
+        monkeypatch.setattr(Personalisation, "_train", lambda self, site, kept, epoch: None)
+        monkeypatch.setattr(
+            Personalisation, "_judged", lambda self, kept, epochs: Candidate(kept, epochs, *course[epochs])
+        )
+        config = small_config(partition__scheme="iid", rounds=8)
+        model = build("lenet5", classes=10, channels=1, image_size=8, seed=None)
+        personal = Personalisation(model, site_of(config), config.for_site(), config.rounds, CPU)
+        assert personal._early_stopped("finetuned", self.untrained(small_config)).epochs == 2
+
     @pytest.mark.parametrize(("lead", "kept"), [(0, "finetuned"), (1, "finetuned"), (2, "local")])
     def test_alone_needs_a_clear_lead(
         self, small_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, lead: int, kept: str
