@@ -20,8 +20,8 @@ demo: setup  ## FMCL against FedAvg and Local on 20 simulated sites, 2 to 3 minu
 	$(BIN)/coterie demo
 
 test: setup  ## all tests
-	$(BIN)/pytest -n auto --dist loadfile --ignore tests/test_containers.py
-	$(BIN)/pytest -rs tests/test_containers.py  # alone: 20 containers take 15 GB
+	$(BIN)/pytest -n auto --dist loadfile --ignore tests/deployment/test_containers.py
+	$(BIN)/pytest -rs tests/deployment/test_containers.py  # alone: 20 containers take 15 GB
 
 lint: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .

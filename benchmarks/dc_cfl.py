@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from cli import preflight
-from cli.schema import as_toml
-from cli.simulation import simulate
+from cli.commands.schema import as_toml
+from cli.simulation.engine import preflight, simulate
 from client.data.draft import draft_schema
 from client.data.tables import read_columns
 from common.config import parse

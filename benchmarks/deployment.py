@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.federation import Federation, descendants, ended, events_of, free_ports, until
+from tests.support.federation import Federation, descendants, ended, events_of, free_ports, until
 
 _LONGEST = 3600.0  # seconds that a run may take
 _LOOK = 5.0  # seconds between two looks at the memory: a look takes the kernel a while

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.arguments import add_config, read_config
-from cli.preflight import prepare
-from cli.simulation import simulate
+from cli.simulation.engine import simulate
+from cli.simulation.preflight import prepare
 from client.data import load_site
 from client.identity import Identity
 from common.config import Config, SettingsError

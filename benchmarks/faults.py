@@ -1,7 +1,7 @@
 """The table of faults in docs/deployment.md: what happens in a real federation when things go wrong, and how soon.
 
 Run with `python -m benchmarks.faults` (some minutes; root, for the disk that is filled), or with the `outcomes.json`
-that `tests/test_faults.py` left in its folder.
+that `tests/deployment/test_faults.py` left in its folder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults import OUTCOMES, stage_faults
+from tests.support.faults import OUTCOMES, stage_faults
 
 
 def main(arguments: Sequence[str]) -> int:

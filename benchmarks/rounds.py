@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from benchmarks.stock_fedavg import network, settings, stock_client
-from cli.simulation import run_engine
+from cli.simulation.engine import run_engine
 from client.app import app as our_client
 from common.config import Config
 from server.app import conduct

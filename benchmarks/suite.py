@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cli.settings import as_toml
+from cli.commands.settings import as_toml
 from common.config import Config, load
 
 CONFIG = Path(__file__).parents[1] / "configs" / "demo.toml"

@@ -16,8 +16,8 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
 
-from cli.start_file import ServerFile, read_start_file
-from tests.federation import PATIENCE, Federation, ended, events_of, until, write_digits
+from cli.deployment.start_file import ServerFile, read_start_file
+from tests.support.federation import PATIENCE, Federation, ended, events_of, until, write_digits
 
 _CONFIG = """
 rounds = 2

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cli import (
+from cli.commands import (
     bench,
     collab,
     demo,

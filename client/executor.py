@@ -19,7 +19,7 @@ hours. Such a child is not counted, and it is killed as soon as its SuperNode, w
 another task. Then the SuperNode is told that the old one is over: missing its heartbeat, it would make up a reply, send
 that in the place of the next one, and keep the next one back until there is another message.
 
-All use of Flower's internals for this purpose is in this file; `tests/test_executor.py` holds what it relies on.
+All use of Flower's internals for this purpose is in this file; `tests/client/test_executor.py` holds what it relies on.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ x-site: &site
   # All on one machine: one thread each, and when they all want the processor, the server comes first.
   environment: {{OMP_NUM_THREADS: "1"}}
   cpu_shares: 64
-  healthcheck: {{test: [CMD, python, -m, cli.health], interval: 60s, timeout: 30s, start_period: 120s}}
+  healthcheck: {{test: [CMD, python, -m, cli.deployment.health], interval: 60s, timeout: 30s, start_period: 120s}}
 
 services:
   # Once: certificates and keys. Only here are all volumes together; a site gets its own kit and no other.
@@ -52,7 +52,8 @@ services:
     restart: unless-stopped
     networks: [fleet]
     depends_on: {{provision: {{condition: service_completed_successfully}}}}
-    healthcheck: {{test: [CMD, python, -m, cli.health], interval: 5s, timeout: 30s, retries: 6, start_period: 180s}}
+    healthcheck:
+      {{test: [CMD, python, -m, cli.deployment.health], interval: 5s, timeout: 30s, retries: 6, start_period: 180s}}
     command: [server, /fed/server/server.toml]
     volumes:
       - server:/fed/server

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from tests.browser import PHONE, chromium
+from tests.support.browser import PHONE, chromium
 
 GAP = 16
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cli.preflight import prepare
+from cli.simulation.preflight import prepare
 from cli.suites.suite import Cell
 from client.data import load_site
 from client.embeddings import embeddings

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.settings import as_toml
+from cli.commands.settings import as_toml
 from cli.suites.suite import Cell
 from common.config import SettingsError
 from server import run_directory

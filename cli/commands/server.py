@@ -1,0 +1,183 @@
+"""`coterie server`: the coordinator's SuperLink and, apart from it, what runs the ServerApp."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli.arguments import Subparsers
+from cli.deployment import authority
+from cli.deployment.address import CONTROL_PORT, FLEET_PORT, Address, parse_address, require_free
+from cli.deployment.start_file import ServerFile, located, read_start_file
+from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
+from common.config import SettingsError
+
+_WARN_DAYS = 30
+_KEYS_EVERY = 2.0  # seconds between two looks at the folder of public keys
+_ACTIVATION = re.compile(r"ActivateNode.*public key: b'(?P<key>-----BEGIN PUBLIC KEY-----.*-----END PUBLIC KEY-----)")
+_SILENCE = 60.0  # seconds until a SuperLink that does not answer is spoken of
+
+
+def register(jobs: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = jobs.add_parser(
+        "server",
+        help="run the coordinator of a federation of separate machines",
+        description="Starts Flower's SuperLink and, apart from it, the program that runs the ServerApp; starts them "
+        "again when they die; registers the keys of new sites. Ctrl-C or SIGTERM ends both.",
+    )
+    parser.add_argument("file", type=Path, help="server.toml, as made by `coterie provision`")
+    parser.add_argument("--insecure", action="store_true", help="no TLS and no site keys: for trials on one machine")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the server until it is told to end."""
+    path = options.file.absolute()
+    settings = read_start_file(path, ServerFile)
+    control = parse_address(settings.control, CONTROL_PORT)
+    if options.insecure:
+        say("--insecure: nothing is encrypted and anybody may take part; only for trials")
+    else:
+        check_credentials(path, settings)
+    if not control.is_local:
+        say(f"control = {settings.control!r} is open to other machines, and it asks for no password: fence it in")
+    require_free(control, "control")
+    require_free(parse_address(settings.listen, FLEET_PORT), "listen")
+    if settings.health:
+        require_free(parse_address(settings.health, 9095), "health")
+    gate = _Gate(path, settings, control.to_call, insecure=options.insecure)
+    with tempfile.TemporaryDirectory(prefix="coterie-") as scratch:
+        supervise(
+            services(path, settings, new_secret(Path(scratch)), insecure=options.insecure),
+            flower_environment(path.parent / "flwr"),
+            path.parent,
+            each_pulse=gate.look,
+        )
+    return 0
+
+
+def check_credentials(path: Path, settings: ServerFile) -> None:
+    """Raise if sites would refuse this server; warn if they soon will."""
+    now = authority.present()
+    issuer = authority.read_authority(located(path, settings.ca), now)
+    certificate_path = located(path, settings.certificate)
+    certificate = authority.check_server_certificate(certificate_path, issuer, now)
+    if authority.read_private_key(located(path, settings.key)).public_key() != certificate.public_key():
+        raise SettingsError(f"{settings.key} is not the key of {certificate_path}: put the right one back")
+    if (days := authority.days_left(certificate, now)) < _WARN_DAYS:
+        say(f"{certificate_path} ends in {days} days: remove it, run `coterie provision` and start the server again")
+
+
+def services(path: Path, settings: ServerFile, secret: Path, *, insecure: bool) -> list[Service]:
+    """Return the SuperLink and the SuperExec, which survives it, and with it the run."""
+    control = parse_address(settings.control, CONTROL_PORT)
+    ca = str(located(path, settings.ca))
+    # -P: modules that lie in the folder of the start file are not for it.
+    link = [sys.executable, "-P", "-m", "cli.deployment.superlink"]
+    link += ["--isolation", "process", "--disable-runtime-dependency-installation"]
+    link += ["--host", control.host, "--port", str(control.port), "--fleet-api-address", settings.listen]
+    link += ["--database", str(located(path, settings.database))]
+    link += ["--health-server-address", settings.health] if settings.health else []
+    executor = [program("flower-superexec"), "--runtime-api-address", str(control.to_call)]
+    if insecure:
+        link.append("--insecure")
+        executor.append("--insecure")
+    else:
+        link += ["--ssl-certfile", str(located(path, settings.certificate))]
+        link += ["--ssl-keyfile", str(located(path, settings.key)), "--ssl-ca-certfile", ca, "--enable-supernode-auth"]
+        executor += ["--root-certificates", ca]
+    for command in (link, executor):
+        command += ["--superexec-auth-secret-file", str(secret)]
+    porter = _Porter(located(path, settings.keys))
+    return [Service("the SuperLink", link, hear=porter.hear), Service("the SuperExec", executor, layer=1)]
+
+
+@dataclass
+class _Porter:
+    """Listens to the SuperLink, and says in words whom it turned away."""
+
+    keys: Path
+
+    def hear(self, line: str) -> bool:
+        """Return whether a line of its log is worth showing."""
+        if turned_away := _ACTIVATION.search(line):
+            say(self._explain(turned_away["key"].replace("\\n", "\n"), known="No SuperNode found" not in line))
+            return False
+        # One line for every poll of every program would bury all others.
+        return not ('"POST /v1/' in line and " 200" in line)
+
+    def _explain(self, pem: str, *, known: bool) -> str:
+        key = authority.load_public_pem(pem)
+        shown = authority.fingerprint(key)
+        owner = next((file.stem for file in self.keys.glob("*.pub") if authority.read_public_key(file) == key), "")
+        if known:
+            return f"site {owner or shown} called, but counts as online: it was killed a minute ago, or runs twice"
+        if owner:
+            return f"site {owner} was turned away: its key ({shown}) is not registered, or was unregistered"
+        return f"a site was turned away: nobody here has its key ({shown}); `coterie provision` makes keys"
+
+
+@dataclass
+class _Gate:
+    """Says when the SuperLink is up, and registers the sites whose keys appear."""
+
+    path: Path
+    settings: ServerFile
+    control: Address
+    insecure: bool
+    # By content: the key of a site may be replaced by another of the same name.
+    _handled: set[bytes] = field(default_factory=set)
+    _up: bool = False
+    _next: float = 0.0
+    _began: float = field(default_factory=time.monotonic)
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _KEYS_EVERY
+        folder = located(self.path, self.settings.keys)
+        keys = {} if self.insecure else {file: file.read_bytes() for file in sorted(folder.glob("*.pub"))}
+        missing = {file: content for file, content in keys.items() if content not in self._handled}
+        if self._up and not missing:
+            return
+        from cli.deployment.registration import register_sites
+
+        ca = None if self.insecure else located(self.path, self.settings.ca)
+        try:
+            new = register_sites(self.control, ca, {file.stem: file for file in self._sound(missing)})
+        except SettingsError as error:
+            # Whatever it is, the run that may be under way is worth more.
+            say(str(error))
+            self._next = now + _SILENCE
+            return
+        if new is None:
+            if not self._up and now - self._began > _SILENCE:
+                say(f"the SuperLink does not answer at {self.control} yet")
+                self._began = now
+            return
+        self._handled |= set(keys.values())
+        if new:
+            say(f"registered: {', '.join(new)}")
+        if not self._up:
+            self._up = True
+            say(f"the server is up; sites call {self.settings.address} ({len(keys)} known)")
+            say(f"start a run: coterie run CONFIG.toml --on {self.path.parent.parent}{' --insecure' * self.insecure}")
+
+    def _sound(self, files: Mapping[Path, bytes]) -> Iterator[Path]:
+        """Yield the files that hold a key, and speak of the others once: they must not keep anybody else out."""
+        for file, content in files.items():
+            try:
+                authority.read_public_key(file)
+            except SettingsError as error:
+                say(str(error))
+                self._handled.add(content)
+            else:
+                yield file

@@ -1,0 +1,239 @@
+"""`coterie site`: a site's SuperNode, and beside it the warm executor that does its work."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.arguments import Subparsers
+from cli.commands.settings import toml_value
+from cli.deployment import authority
+from cli.deployment.address import FLEET_PORT, Address, greet, parse_address, require_free
+from cli.deployment.start_file import SiteFile, located, read_start_file
+from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
+from common.config import FlatValue, SettingsError, parse_override
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds between two calls to a server that does not answer
+_REFUSAL_PATIENCE = 90.0  # seconds; longer than Flower counts a killed SuperNode as online
+_ACTIVATION_FAILED = "[code: 2004]"  # Flower's FLEET_NODE_ACTIVATION_FAILED
+
+
+def register(jobs: Subparsers) -> None:
+    """Add the sub-command."""
+    parser = jobs.add_parser(
+        "site",
+        usage="coterie site FILE [FILE …] [--set KEY=VALUE] [--cold] [--insecure]\n"
+        "       coterie site check FILE [CONFIG] [--set KEY=VALUE]",
+        help="take part in a federation as a site, or check a site's data without any network",
+        description="Starts Flower's SuperNode and a warm executor for its tasks, starts them again when they die, and "
+        "keeps calling a server that does not answer. `coterie site check` only looks at the data, without any "
+        "network: what is there, what is broken, what would be sent, and how long an epoch takes; CONFIG is the run's, "
+        "for its class list, encoder and model.",
+    )
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar="FILE",
+        help="site.toml of a site's kit, made by `coterie provision`; several sites on one machine share an executor",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a setting of the file, e.g. --set data=/data",
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="Flower's own way: a new process that imports torch for every message"
+    )
+    parser.add_argument("--insecure", action="store_true", help="no TLS and no site key: for trials on one machine")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one or several sites until they are told to end, or check the data of one."""
+    changes = dict(parse_override(text) for text in options.set)
+    if options.words[0] == "check":
+        return _check(options.words[1:], changes)
+    paths = [Path(word).absolute() for word in options.words]
+    sites = {path: read_start_file(path, SiteFile, changes) for path in paths}
+    if options.insecure:
+        say("--insecure: nothing is encrypted and sites prove nothing; only for trials")
+    ports = [settings.port for settings in sites.values()]
+    if len(set(ports)) < len(ports):
+        raise SettingsError(f"port = {max(ports, key=ports.count)} is set for two of these sites: each needs its own")
+    callers: dict[Address, _Caller] = {}
+    for path, settings in sites.items():
+        ca = None if options.insecure else located(path, settings.ca)
+        if ca is not None:
+            check_credentials(path, settings)
+        require_data(path, settings)
+        require_free(Address("127.0.0.1", settings.port), f"port in {path}")
+        server = parse_address(settings.server, FLEET_PORT)
+        callers.setdefault(server, _Caller(server, ca)).sites.append(settings.site)
+
+    def look() -> None:
+        for caller in callers.values():
+            caller.look()
+
+    first = next(iter(sites)).parent
+    home = first if os.access(first, os.W_OK) else Path.home()
+    with tempfile.TemporaryDirectory(prefix="coterie-") as scratch:
+        supervise(
+            services(sites, Path(scratch), cold=options.cold, insecure=options.insecure),
+            flower_environment(home / ".flwr"),
+            first,
+            each_pulse=look,
+        )
+    return 0
+
+
+def _check(words: list[str], changes: Mapping[str, FlatValue]) -> int:
+    if len(words) not in (1, 2):
+        raise SettingsError("write `coterie site check FILE`, or `coterie site check FILE CONFIG`")
+    from cli.deployment.site_check import check_site
+
+    path = Path(words[0]).absolute()
+    return check_site(path, read_start_file(path, SiteFile, changes), Path(words[1]) if len(words) == 2 else None)
+
+
+def check_credentials(path: Path, settings: SiteFile) -> None:
+    """Raise if the site could not trust the server or prove who it is."""
+    authority.read_authority(located(path, settings.ca), authority.present())
+    authority.read_private_key(located(path, settings.key))
+
+
+def require_data(path: Path, settings: SiteFile) -> None:
+    """Raise if the start file does not say where the data are, or they are not there."""
+    if settings.partitions:
+        return
+    if not settings.data:
+        raise SettingsError(f"{path}: data is empty; set it to the folder, manifest or .npz file of this site")
+    if not located(path, settings.data).exists():
+        raise SettingsError(f"{path}: data = {settings.data!r} does not exist; correct it")
+
+
+def as_node_config(path: Path, settings: SiteFile) -> str:
+    """Return what the ClientApp will know of its site, as Flower's node config in TOML."""
+    entries: dict[str, FlatValue] = {"site": settings.site}
+    for key, value in (
+        ("data-path", settings.data),
+        ("cache", settings.cache),
+        ("models", settings.models),
+        ("encoder-weights", settings.encoder_weights),
+        ("anchor-secret", settings.anchor_secret),
+        ("anchor-sample", settings.anchor_sample),
+        ("schema", settings.agreed_schema),
+    ):
+        if value:
+            entries[key] = str(located(path, value))
+    entries |= {"least-aggregate": settings.least_aggregate} if settings.least_aggregate > 1 else {}
+    entries |= {"least-noise": settings.least_noise} if settings.least_noise else {}
+    if settings.partitions:
+        entries |= {"partition-id": settings.partition, "num-partitions": settings.partitions}
+    return "".join(f"{key} = {toml_value(value)}\n" for key, value in entries.items())
+
+
+def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insecure: bool) -> list[Service]:
+    """Return a SuperNode for each site and, unless `cold`, one warm executor for all of them.
+
+    `scratch` is a folder for what they read at their start.
+    """
+    # Tasks travel on this machine's loopback alone, and only to whoever knows the secret.
+    secret = ["--superexec-auth-secret-file", str(new_secret(scratch))]
+    chosen = []
+    executor = [sys.executable, "-P", "-m", "client.executor", "--insecure", *secret]
+    for number, (path, settings) in enumerate(sites.items()):
+        node_config = scratch / f"node-{number}.toml"
+        node_config.write_text(as_node_config(path, settings), encoding="utf-8")
+        node = _supernode(path, settings, node_config, insecure=insecure)
+        node += ["--isolation", "subprocess"] if cold else ["--isolation", "process", *secret]
+        refusal = _Refusal(_signed_name(path, settings, insecure=insecure), settings.server)
+        name = f"the SuperNode of site {settings.site}"
+        chosen.append(Service(name, node, hear=refusal.hear, verdict=refusal.verdict))
+        executor += ["--supernode", f"127.0.0.1:{settings.port}"]
+    if not cold:
+        tasks = max(settings.tasks for settings in sites.values())
+        executor += ["--tasks", str(tasks)] if tasks else []
+        chosen.append(Service("the executor", executor, layer=1))
+    return chosen
+
+
+def _supernode(path: Path, settings: SiteFile, node_config: Path, *, insecure: bool) -> list[str]:
+    node = [program("flower-supernode"), "--superlink", str(parse_address(settings.server, FLEET_PORT))]
+    node += ["--host", "127.0.0.1", "--port", str(settings.port), "--node-config", str(node_config)]
+    node += ["--health-server-address", settings.health] if settings.health else []
+    if insecure:
+        return [*node, "--insecure"]
+    node += ["--root-certificates", str(located(path, settings.ca))]
+    return [*node, "--auth-supernode-private-key", str(located(path, settings.key))]
+
+
+def _signed_name(path: Path, settings: SiteFile, *, insecure: bool) -> str:
+    if insecure:
+        return f"site {settings.site}"
+    key = authority.read_private_key(located(path, settings.key)).public_key()
+    return f"site {settings.site} with the key {authority.fingerprint(key)}"
+
+
+@dataclass
+class _Refusal:
+    """Listens to the SuperNode for the server's refusal to let it in.
+
+    Flower has one answer for a key it does not know and for one that it still counts as online, which it does for up to
+    a minute after a SuperNode was killed. So a refused site tries again for a while before it gives up.
+    """
+
+    who: str
+    server: str
+    _since: float = 0.0
+    _now: bool = False
+
+    def hear(self, line: str) -> bool:
+        if "SuperNode ID:" in line:
+            self._since = 0.0
+        self._now = self._now or _ACTIVATION_FAILED in line
+        return True
+
+    def verdict(self) -> str:
+        """Return why to give up, or nothing."""
+        refused, self._now = self._now, False
+        if not refused:
+            return ""
+        told = f"the server at {self.server} does not let in {self.who}"
+        if self._since and time.monotonic() - self._since > _REFUSAL_PATIENCE:
+            return f"{told}: ask the coordinator to register this key (`coterie provision` and `coterie server` do)"
+        if not self._since:
+            self._since = time.monotonic()
+            say(
+                f"{told}: it does not know the key, or still counts a killed SuperNode of this site as online; "
+                f"trying again for {_REFUSAL_PATIENCE:.0f} s"
+            )
+        return ""
+
+
+class _Caller:
+    """Says when the server does not answer, until it does; the SuperNode itself keeps calling all the time."""
+
+    def __init__(self, server: Address, ca: Path | None) -> None:
+        self.sites: list[str] = []
+        self._server, self._ca = server, ca
+        self._pause, self._next, self._reached = _FIRST_PAUSE, 0.0, False
+
+    def look(self) -> None:
+        """Call the server if it has not been reached yet and it is time to."""
+        now = time.monotonic()
+        if self._reached or now < self._next:
+            return
+        if reason := greet(self._server, self._ca):
+            say(f"{self._server} does not answer ({reason}); trying again in {self._pause:.0f} s, and so on")
+            self._next, self._pause = now + self._pause, min(self._pause * 2, _LONGEST_PAUSE)
+        else:
+            self._reached = True
+            say(f"{self._server} answers; taking part as {', '.join(self.sites)}")

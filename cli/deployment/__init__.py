@@ -1,0 +1,1 @@
+"""What a federation of separate machines needs: addresses, certificates, start files, supervised processes."""

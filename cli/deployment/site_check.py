@@ -1,0 +1,189 @@
+"""`coterie site check`: what a site has and what taking part would cost it, found out without any network."""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Before the encoder's libraries are imported: weights are looked for on this machine alone.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+from cli.commands.site import as_node_config, check_credentials, require_data
+from cli.deployment import authority
+from cli.deployment.start_file import SiteFile, located
+from client.data import NoUsableData, SiteData, discover_classes, load_site
+from client.data.samples import ImageSamples
+from client.encoder import Encoder, EncoderError, load_encoder
+from client.identity import Identity, cache_folder, identify, models_folder
+from client.objectives import plain
+from client.training import default_device, train
+from common.classes import agreed_classes
+from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
+from common.networks import build_for
+
+_TIMED_BATCHES = 4
+_TIMED_EMBEDDINGS = 32
+_FAULTS_SHOWN = 20
+
+
+def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
+    """Print what was found; return 0 if the site can take part, else 1."""
+    require_data(path, settings)
+    identity = identify(tomllib.loads(as_node_config(path, settings)), 0)
+    run = _run_settings(identity, config_path)
+    problems: list[str] = []
+    try:
+        site = load_site(identity, run)
+    except NoUsableData as error:
+        print(error)
+        return 1
+    for line in _describe_data(site, identity, assumed=config_path is None):
+        print(line)
+    device = default_device()
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else f", {torch.cuda.get_device_name()}"
+    print(f"device: {device.type}{threads}", flush=True)
+    if run.data.table is None:
+        try:
+            encoder = load_encoder(_encoder_settings(run.encoder, identity), run.seed)
+        except EncoderError as error:
+            problems.append(str(error))
+        else:
+            print(_describe_signature(encoder, site, run.encoder.batch_size), flush=True)
+    epoch = measure_epoch(site, run)
+    seen = f"at {run.data.image_size} px" if run.data.table is None else f"on {run.data.table.width} numbers per row"
+    print(
+        f"training: {run.train.model} {seen}, an epoch over {len(site.train)} samples takes about "
+        f"{_duration(epoch.seconds)} (measured on {epoch.images} samples)"
+    )
+    print(f"cache: {cache_folder(identity, run.cache)}")
+    print(f"models: {models_folder(identity) or 'none are kept'}")
+    try:
+        check_credentials(path, settings)
+        key = authority.read_private_key(located(path, settings.key)).public_key()
+        until = authority.read_certificate(located(path, settings.ca)).not_valid_after_utc
+        print(
+            f"key: {authority.fingerprint(key)}; authority valid until {until:%Y-%m-%d}; {settings.server} not called"
+        )
+    except SettingsError as error:
+        problems.append(str(error))
+    for problem in problems:
+        print(f"PROBLEM: {problem}")
+    return 1 if problems else 0
+
+
+def _run_settings(identity: Identity, config_path: Path | None) -> SiteSettings:
+    """Return the run's settings; without a configuration the defaults, with the classes that the data show."""
+    if config_path is not None:
+        config = load(config_path)
+        agreed_classes(config.data)
+        return config.for_site()
+    config = Config()
+    if identity.data_path is None:
+        return config.for_site()
+    kind = {".csv": "manifest", ".npz": "npz"}.get(identity.data_path.suffix.lower(), "folder")
+    data = config.data.model_copy(update={"source": kind, "path": str(identity.data_path)})
+    data = data.model_copy(update={"classes": discover_classes(data)})
+    return config.model_copy(update={"data": data}).for_site()
+
+
+def _encoder_settings(settings: EncoderSettings, identity: Identity) -> EncoderSettings:
+    """Return the encoder as this site will load it: a weights file is its own."""
+    if not settings.weights or identity.is_simulated:
+        return settings
+    if identity.encoder_weights is None:
+        raise EncoderError("this run's encoder needs a local weights file: set encoder_weights in site.toml")
+    return settings.model_copy(update={"weights": str(identity.encoder_weights)})
+
+
+def _describe_data(site: SiteData, identity: Identity, *, assumed: bool) -> Iterator[str]:
+    place = identity.data_path or "a share of the run's common data set"
+    yield f"site {site.name}: {len(site.train)} samples to train on and {len(site.test)} to test on, from {place}"
+    if assumed:
+        yield "classes as the data show them, and default settings; give the run's configuration to check against it"
+    width = max(map(len, ("class", *site.classes)))
+    yield f"  {'class':{width}}  {'train':>7}  {'test':>7}"
+    for label, name in enumerate(site.classes):
+        train, test = int((site.train_labels == label).sum()), int((site.test_labels == label).sum())
+        yield f"  {name:{width}}  {train:7d}  {test:7d}"
+    if not len(site.test):
+        yield "no sample is left to test on: the site will train, but cannot say how well the model does"
+    if site.faults:
+        what = "not usable" if isinstance(site.samples, ImageSamples) else "left out or stood in for"
+        yield f"{what}: {len(site.faults)}"
+        yield from (f"  {fault.name}: {fault.reason}" for fault in site.faults[:_FAULTS_SHOWN])
+        if (more := len(site.faults) - _FAULTS_SHOWN) > 0:
+            yield f"  and {more} more"
+    else:
+        yield "nothing is broken"
+
+
+def _describe_signature(encoder: Encoder, site: SiteData, batch_size: int) -> str:
+    present = int((site.class_counts > 0).sum())
+    counts = ", ".join(
+        f"{name} {count}" for name, count in zip(site.classes, site.class_counts.tolist(), strict=True) if count
+    )
+    return (
+        f"encoder: {encoder.name} at {encoder.size} px, {encoder.dimension} numbers per image\n"
+        f"signature it would send (methods that ask for one): {present} classes × {encoder.dimension}, "
+        f"{signature_bytes(present, encoder.dimension) / 1000:.1f} kB; training images by class: {counts}\n"
+        f"computing it takes about {_duration(measure_embedding(encoder, site, batch_size))}, once"
+    )
+
+
+def signature_bytes(classes: int, dimension: int) -> int:
+    """Return the bytes of the three arrays of a `Signature`: classes, prototypes and shares."""
+    return classes * (8 + 4 * dimension + 8)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """How long training on all of a site's images takes, from the time of some of them."""
+
+    seconds: float
+    images: int
+
+
+def measure_epoch(site: SiteData, run: SiteSettings) -> Epoch:
+    """Train on a few batches with the run's model, after one that warms up, and scale up."""
+    model = build_for(run, run.seed)
+    inputs, labels = site.train_inputs(), site.train_labels
+    settings = run.train.model_copy(update={"epochs": 1})
+    taken = 0.0
+    for count in (settings.batch_size, settings.batch_size * _TIMED_BATCHES):
+        start = time.perf_counter()
+        train(
+            model,
+            inputs[:count],
+            labels[:count],
+            settings,
+            round_number=1,
+            rounds=1,
+            seed=run.seed,
+            device=default_device(),
+            objective=plain,
+        )
+        taken = time.perf_counter() - start
+    timed = min(settings.batch_size * _TIMED_BATCHES, len(labels))
+    return Epoch(taken * len(labels) / timed, timed)
+
+
+def measure_embedding(encoder: Encoder, site: SiteData, batch_size: int) -> float:
+    """Return the seconds to embed all training images, from the time of a few, after some that warm up."""
+    some = site.train[:_TIMED_EMBEDDINGS]
+    encoder.embed(site.images.images(some[: encoder.block], encoder.size, 3))
+    start = time.perf_counter()
+    for first in range(0, len(some), batch_size):
+        encoder.embed(site.images.images(some[first : first + batch_size], encoder.size, 3))
+    return (time.perf_counter() - start) * len(site.train) / len(some)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,330 @@
+"""Suites: what is run, what is made of it, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import wilcoxon
+
+from cli.main import main
+from cli.simulation.one_process import OneProcessGrid
+from cli.suites import tables
+from cli.suites.report import write_results
+from cli.suites.results import Outcome, Spread, best_round, read_outcome, rows
+from cli.suites.running import alone
+from cli.suites.suite import Cell, Suite, cells, read_suite
+from client.app import app
+from common.config import SettingsError
+from server.app import conduct, initial_state
+from server.listeners import run_listeners
+from server.listeners.table import COLUMNS
+from tests.support.runs import MakeConfig, made, run_to_disk
+
+ROOT = Path(__file__).parents[2]
+SUITES = ROOT / "configs" / "suites"
+
+
+def suite_file(folder: Path, text: str) -> Path:
+    path = folder / "suite.toml"
+    path.write_text(text)
+    return path
+
+
+SMALL = """
+title = "Small"
+seeds = [3, 4]
+reference = "FMCL"
+data = [{name = "digits", set = {data.image_size = 8}}]
+[[method]]
+name = "fmcl"
+[[method]]
+name = "fedavg"
+paper = {digits = [50.0, 40.0, 60.0]}
+[[method]]
+name = "local"
+"""
+
+
+class TestSuite:
+    def test_every_method_meets_every_seed_on_equal_terms(self, tmp_path: Path) -> None:
+        path = suite_file(tmp_path, SMALL)
+        planned = list(cells(read_suite(path), tmp_path, {"sites": 7}, tmp_path / "out"))
+        assert [(cell.label, cell.seed) for cell in planned] == [
+            (label, seed) for seed in (3, 4) for label in ("FMCL", "FedAvg", "Local")
+        ]
+        for seed in (3, 4):
+            alike = [cell.config for cell in planned if cell.seed == seed]
+            first = initial_state(alike[0])
+            for config in alike:
+                assert (config.seed, config.sites, config.data, config.partition) == (
+                    seed, 7, alike[0].data, alike[0].partition,
+                )  # fmt: skip
+                assert all(np.array_equal(first[name], array) for name, array in initial_state(config).items())
+        assert len({cell.config.out for cell in planned}) == 6
+
+    def test_settings_overrule_each_other_in_order(self, tmp_path: Path) -> None:
+        (tmp_path / "base.toml").write_text("rounds = 1\nsites = 2\n[train]\nlr = 0.1\nmomentum = 0.1\nepochs = 9\n")
+        path = suite_file(
+            tmp_path,
+            """
+            title = "t"
+            seeds = [0]
+            data = [{name = "d", config = "base.toml", set = {sites = 3}}]
+            setting = [{name = "slow", set = {train.lr = 0.3}}, {name = "fast", set = {train.lr = 0.4}}]
+            set = {train.lr = 0.2, train.momentum = 0.2}
+            [[method]]
+            name = "fedavg"
+            set = {train.momentum = 0.5}
+            """,
+        )
+        slow, fast = cells(read_suite(path), tmp_path, {"rounds": 8}, tmp_path)
+        assert [(c.config.train.lr, c.config.train.momentum) for c in (slow, fast)] == [(0.3, 0.5), (0.4, 0.5)]
+        assert (slow.config.rounds, slow.config.sites, slow.config.train.epochs) == (8, 3, 9)
+        assert (slow.name, str(fast)) == ("d/slow/fedavg/seed-0", "d, fast, FedAvg, seed 0")
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (("seeds = [3, 4]", "seeds = []"), "seeds"),
+            (("seeds = [3, 4]", "seeds = [3, 3]"), "twice"),
+            (("seeds = [3, 4]", "sedes = [3]"), "sedes"),
+            (('reference = "FMCL"', 'reference = "FLAME"'), "'FLAME' is none of FMCL, FedAvg, Local"),
+            (('name = "local"', 'name = "fedavg"'), "two methods are called FedAvg"),
+            (('name = "local"', 'name = "locale"'), "did you mean local"),
+            (("image_size = 8", "image_seize = 8"), "did you mean data.image_size"),
+            (("title", "= title"), "not valid TOML"),
+            (("title", 'include = "missing.toml"\ntitle'), "cannot read"),
+        ],
+    )
+    def test_mistakes_are_explained(self, tmp_path: Path, change: tuple[str, str], words: str) -> None:
+        path = suite_file(tmp_path, SMALL.replace(*change))
+        with pytest.raises(SettingsError, match=words):
+            list(cells(read_suite(path), tmp_path, {}, tmp_path))
+
+    @pytest.mark.parametrize("path", sorted(SUITES.glob("*.toml")), ids=lambda path: path.stem)
+    def test_shipped_suites_are_valid_and_have_every_row_of_the_paper(self, path: Path) -> None:
+        suite = read_suite(path)
+        planned = list(cells(suite, path.parent, {}, Path("/out")))
+        assert {cell.config.method for cell in planned} >= {
+            "fedavg", "fedprox", "cfl", "ifca", "pacfl", "pacfl-fm", "fecfl", "fecfl-fm",
+            "fmcl-no-overlap", "fmcl-fixed-k", "fmcl", "local",
+        }  # fmt: skip
+        assert suite.reference == "FMCL (auto-K)"
+        auto = [cell.config.cluster.k for cell in planned if cell.config.method == "fmcl"]
+        assert set(auto) == {0}
+        if path.stem != "digits":
+            assert sum(cell.paper is not None for cell in planned) == 10 * len(suite.seeds)
+
+
+def finished_run(cell: Cell, accuracy: list[float], sites: dict[str, list[float]], **summary: object) -> None:
+    """The directory of a finished run, as far as tables read it."""
+    folder = Path(cell.config.out)
+    folder.mkdir(parents=True)
+    kept = {"config": json.loads(cell.config.model_dump_json()), "outcome": "finished"}
+    (folder / "run.json").write_text(json.dumps(kept))
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        table.writeheader()
+        for number, value in enumerate(accuracy, start=1):
+            overall = {"round": number, "scope": "overall", "accuracy": value, "macro_f1": value / 2, "auc": ""}
+            table.writerow(overall | {"mean_site_accuracy": value, "worst_tenth_accuracy": value / 4})
+            for name, values in sites.items():
+                table.writerow({"round": number, "scope": "site", "name": name, "accuracy": values[number - 1]})
+    (folder / "summary.json").write_text(json.dumps({"k": 2, **summary}))
+    reply = {"event": "ReplyAccepted", "stage": "train", "round_number": 1, "seconds": 0}
+    events = [
+        reply | {"site": "a", "bytes_sent": 3_000_000, "bytes_received": 1_000_000},
+        reply | {"site": "b", "bytes_sent": 5_000_000, "bytes_received": 1_000_000},
+    ]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "cost.json").write_text(json.dumps({"seconds": 10, "cpu_seconds": 7}))
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> tuple[Suite, list[Cell], Path]:
+    path = suite_file(tmp_path, SMALL)
+    out = tmp_path / "out"
+    suite = read_suite(path)
+    return suite, list(cells(suite, tmp_path, {"rounds": 3}, out)), out
+
+
+def cell_of(planned: list[Cell], label: str, seed: int) -> Cell:
+    return next(cell for cell in planned if (cell.label, cell.seed) == (label, seed))
+
+
+@pytest.fixture
+def outcomes(planned: tuple[Suite, list[Cell], Path]) -> list[Outcome]:
+    _, every, _ = planned
+    a, b, c = [0.5, 0.5, 0.5], [0.9, 0.9, 0.9], [0.2, 0.2, 0.2]
+    finished_run(cell_of(every, "FMCL", 3), [0.4, 0.9, 0.5], {"a": a, "b": b, "c": c})
+    finished_run(cell_of(every, "FMCL", 4), [0.4, 0.5, 0.8], {"a": a, "b": b, "c": c})
+    finished_run(cell_of(every, "FedAvg", 3), [0.1, 0.2, 0.3], {"a": b, "b": c, "c": a})
+    finished_run(cell_of(every, "FedAvg", 4), [0.3, 0.2, 0.1], {"a": c, "b": c, "c": a})
+    finished_run(cell_of(every, "Local", 3), [0.1, 0.1, 0.1], {"a": b, "b": b, "c": b})
+    return [outcome for cell in every if (outcome := read_outcome(cell)) is not None]
+
+
+class TestResults:
+    def test_the_best_round_is_that_of_the_mean_curve(self, outcomes: list[Outcome]) -> None:
+        """FMCL's seeds are best in rounds 2 and 3; their mean is best in round 2, at 0.7."""
+        row = next(rows(outcomes, "FMCL"))
+        assert (row.label, row.best_round, row.seeds) == ("FMCL", 2, (3, 4))
+        assert row.best["accuracy"].mean == pytest.approx(0.7)
+        assert row.best["accuracy"].deviation == pytest.approx(np.std([0.9, 0.5], ddof=1))
+        assert row.best["macro_f1"].mean == pytest.approx(0.35)
+        assert row.final["accuracy"].mean == pytest.approx(0.65)
+        assert row.worst_tenth.mean == pytest.approx(0.7 / 4)
+        assert math.isnan(row.best["auc"].mean)
+
+    def test_ties_go_to_the_first_round(self, outcomes: list[Outcome]) -> None:
+        assert best_round([outcome for outcome in outcomes if outcome.cell.label == "FedAvg"]) == 0
+
+    def test_sites_that_would_be_better_off_elsewhere_are_counted(self, outcomes: list[Outcome]) -> None:
+        fmcl, fedavg, local = rows(outcomes, "FMCL")
+        # Local has finished seed 3 alone: there a and c do better than in FMCL.
+        assert fmcl.better_alone == 2
+        # Under FedAvg a and c do better in seed 3, c alone in seed 4.
+        assert fmcl.better_common == 1.5
+        assert fedavg.better_common is None
+        assert local.better_alone is None
+        assert local.better_common == 0
+
+    def test_the_paired_test_is_over_sites_and_seeds(self, outcomes: list[Outcome]) -> None:
+        fmcl, fedavg, local = rows(outcomes, "FMCL")
+        assert fmcl.p_value is None
+        own, other = [0.9, 0.2, 0.5, 0.2, 0.2, 0.5], [0.5, 0.9, 0.2, 0.5, 0.9, 0.2]
+        assert fedavg.p_value == pytest.approx(wilcoxon(np.subtract(own, other)).pvalue)
+        assert local.p_value == pytest.approx(wilcoxon([0.4, 0, 0.7]).pvalue)
+
+    def test_costs_are_means_over_sites_and_seeds(self, outcomes: list[Outcome]) -> None:
+        row = next(rows(outcomes, "FMCL"))
+        assert (row.sent, row.received, row.seconds, row.cpu_seconds) == (1.0, 4.0, 10.0, 7.0)
+
+    def test_what_is_not_finished_or_has_no_rounds_is_left_out(
+        self, planned: tuple[Suite, list[Cell], Path], outcomes: list[Outcome]
+    ) -> None:
+        assert len(outcomes) == 5
+        assert read_outcome(cell_of(planned[1], "Local", 4)) is None
+
+    def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(
+        self, planned: tuple[Suite, list[Cell], Path], outcomes: list[Outcome]
+    ) -> None:
+        cell = cell_of(planned[1], "FMCL", 3)
+        other = cell.config.model_copy(update={"rounds": 99})
+        with pytest.raises(SettingsError, match=r"rounds = 99 \(was 3\)"):
+            read_outcome(Cell(**vars(cell) | {"config": other}))
+
+    def test_what_sites_made_for_themselves_is_a_row_of_its_own(self, tmp_path: Path) -> None:
+        text = SMALL + '[[method]]\nname = "fmcl"\nlabel = "FMCL + select"\nset = {personalise = "select"}\n'
+        every = list(cells(read_suite(suite_file(tmp_path, text)), tmp_path, {"rounds": 3}, tmp_path / "out"))
+        found = dict.fromkeys(("accuracy", "macro_f1", "auc", "mean_site_accuracy", "worst_tenth_accuracy"), 0.75)
+        sites = {"sites": {"a": {"kept": "local", "accuracy": 0.75}}}
+        cell = cell_of(every, "FMCL + select", 3)
+        finished_run(cell, [0.1, 0.1, 0.1], {"a": [0.1] * 3}, personalised=found | sites)
+        outcome = read_outcome(cell)
+        assert outcome is not None
+        (row,) = rows([outcome], "FMCL")
+        assert row.best_round is None
+        assert row.best["accuracy"].mean == 0.75
+
+
+class TestTables:
+    def test_all_files_are_written_and_say_what_is_missing(
+        self, planned: tuple[Suite, list[Cell], Path], outcomes: list[Outcome]
+    ) -> None:
+        suite, every, out = planned
+        text, drawn = write_results(suite, every, out)
+        assert drawn
+        assert "digits (5 of 6 runs so far)" in text
+        assert "| FedAvg | 2 | 1 | 20.0 ± 14.1 | 10.0 ± 7.1 | – |" in text
+        assert "50.00 / 40.00 / 60.00 | -30.0 / -30.0 / –" in text
+        assert (out / "table.md").read_text().strip() == text
+        assert r"20.0 $\pm$ 14.1" in (out / "table.tex").read_text()
+        assert "<td>20.0 ± 14.1</td>" in (out / "table.html").read_text()
+        assert (out / "curves-digits.png").read_bytes().startswith(b"\x89PNG")
+        assert "FedAvg" in (out / "curves-digits.svg").read_text()
+        lines = list(csv.DictReader((out / "results.csv").open()))
+        assert len(lines) == 5
+        assert (lines[0]["label"], lines[0]["seed"], lines[0]["best_round"]) == ("FMCL", "3", "2")
+        assert float(lines[0]["accuracy"]) == 0.9
+
+    def test_labels_cannot_break_out_of_a_table(self) -> None:
+        lines = [["<b>&_%"]]
+        assert "&lt;b&gt;&amp;_%" in tables.html_table(["method"], lines)
+        assert r"\&\_\%" in tables.latex(["method"], lines)
+
+    def test_one_seed_has_no_deviation(self) -> None:
+        assert math.isnan(Spread.of([0.5]).deviation)
+
+
+def test_one_process_gives_the_same_bits_as_any_grid(small_config: MakeConfig, tmp_path: Path) -> None:
+    config = small_config()
+    first = run_to_disk(config, tmp_path / "loopback")
+    second = made(tmp_path / "one process")
+    grid = OneProcessGrid(app, config.sites, threading.Event())
+    conduct(grid, config, run_listeners(second), directory=second)
+    for name in ("metrics.csv", "clusters.json"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_one_process_stops_between_two_sites(small_config: MakeConfig, tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    folder = made(tmp_path / "run")
+    config = small_config(method="fedavg")
+    conduct(OneProcessGrid(app, config.sites, stop), config, run_listeners(folder), stop, folder)
+    assert json.loads((folder / "summary.json").read_text())["outcome"] == "interrupted"
+
+
+def test_nobody_works_on_a_suite_twice(tmp_path: Path) -> None:
+    with (
+        alone(tmp_path) as lock,
+        pytest.raises(SettingsError, match="under way"),
+        alone(tmp_path),
+    ):
+        assert lock < 0
+
+
+def test_a_failed_run_is_named_the_rest_goes_on_and_what_is_done_stays_done(
+    tmp_path: Path, shared_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real runs in processes of their own: one whose sites all diverge in the warm-up, and one that is fine."""
+    path = suite_file(
+        tmp_path,
+        f"""
+        title = "Small"
+        seeds = [0]
+        data = [{{name = "digits", set = {{data.image_size = 8, data.channels = 1}}}}]
+        set = {{sites = 3, rounds = 1, train.model = "mlp", cache = "{shared_cache}"}}
+        [[method]]
+        name = "fedcm"
+        set = {{train.lr = 1e30, train.warm_up = 1}}
+        [[method]]
+        name = "fedavg"
+        """,
+    )
+    out = tmp_path / "out"
+    assert main(["bench", str(path), "--out", str(out), "--jobs", "2"]) == 1
+    text = capsys.readouterr().out
+    assert "FAILED digits, FedCM, seed 0" in text
+    assert "no site can take part" in text
+    assert "| FedAvg | 1 | 1 |" in text
+    before = (out / "digits" / "fedavg" / "seed-0" / "metrics.csv").stat().st_mtime_ns
+    assert main(["bench", str(path), "--out", str(out)]) == 1
+    assert "1 of 2 runs are there already" in capsys.readouterr().out
+    assert (out / "digits" / "fedavg" / "seed-0" / "metrics.csv").stat().st_mtime_ns == before
+    assert main(["bench", str(path), "--out", str(out), "--set", "rounds=2", "--tables"]) == 2
+    assert "rounds = 2 (was 1)" in capsys.readouterr().err
+
+
+def test_the_suite_is_checked_before_anything_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = suite_file(tmp_path, SMALL)
+    assert main(["bench", str(path), "--out", str(tmp_path / "out"), "--set", "sites=1000"]) == 2
+    assert "too few" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

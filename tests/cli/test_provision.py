@@ -1,0 +1,418 @@
+"""Provisioning: what is made, who may read it, whom it convinces, and that nothing is ever overwritten."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import shutil
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from flwr.cli.supernode.register import try_load_public_key
+
+from cli.commands.provision import Layout, provision
+from cli.deployment import authority
+from cli.deployment.address import Address, greet, parse_address
+from cli.deployment.start_file import SITE_NAME, ServerFile, SiteFile, check_site_name, read_start_file
+from cli.main import main
+from common import wire
+from common.config import SettingsError
+
+NOW = authority.present()
+
+
+def make(
+    root: Path, *sites: str, server: str | None = "fl.example.org:9443", also: tuple[str, ...] = (), now=NOW
+) -> list[str]:  # type: ignore[no-untyped-def]
+    # Port 9 is where nobody listens: nothing is ever registered.
+    return provision(Layout(root), server=server, also=also, control="127.0.0.1:9", sites=list(sites), now=now)
+
+
+def contents(root: Path) -> dict[str, str]:
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def verify(layout: Layout, host: str, *, ca: Path | None = None, now=NOW) -> None:  # type: ignore[no-untyped-def]
+    """As a TLS client does it: chain, time, purpose and name."""
+    store = Store([x509.load_pem_x509_certificate((ca or layout.authority).read_bytes())])
+    subject = x509.IPAddress(ipaddress.ip_address(host)) if host[0].isdigit() else x509.DNSName(host)
+    leaf = x509.load_pem_x509_certificate((layout.server / "server.crt").read_bytes())
+    PolicyBuilder().store(store).time(now.replace(tzinfo=None)).build_server_verifier(subject).verify(leaf, [])
+
+
+# --- what is made ----------------------------------------------------------------------------------------------
+
+
+def test_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
+    root = tmp_path / "open"
+    root.mkdir(mode=0o777)
+    make(root, "a")
+    assert root.stat().st_mode & 0o777 == 0o700
+    secret = list(root.rglob("*.key"))
+    assert {path.name for path in secret} == {"ca.key", "server.key", "site.key"}
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in secret)
+    folders = [path for path in root.rglob("*") if path.is_dir()]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folders)
+
+
+@pytest.mark.parametrize("host", ["fl.example.org", "10.1.2.3", "localhost", "127.0.0.1"])
+def test_the_server_is_trusted_under_every_name(tmp_path: Path, host: str) -> None:
+    make(tmp_path, also=("10.1.2.3",))
+    verify(Layout(tmp_path), host)
+
+
+def test_the_server_is_not_trusted_under_another_name_later_or_by_strangers(tmp_path: Path) -> None:
+    make(tmp_path / "ours")
+    make(tmp_path / "theirs")
+    layout = Layout(tmp_path / "ours")
+    with pytest.raises(VerificationError):
+        verify(layout, "other.example.org")
+    with pytest.raises(VerificationError):
+        verify(layout, "fl.example.org", ca=Layout(tmp_path / "theirs").authority)
+    with pytest.raises(VerificationError):
+        verify(layout, "fl.example.org", now=NOW + timedelta(days=authority.SERVER_DAYS + 1))
+
+
+def test_flower_takes_the_keys(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    layout = Layout(tmp_path)
+    registered = try_load_public_key(layout.public_key("a"))
+    private = serialization.load_ssh_private_key((layout.kit("a") / "site.key").read_bytes(), None)
+    own = private.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    assert registered == own
+    assert private.curve.name == "secp384r1"  # type: ignore[union-attr]
+
+
+def test_start_files_are_what_the_commands_read(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    server = read_start_file(tmp_path / "server" / "server.toml", ServerFile)
+    assert (server.address, server.listen, server.control) == ("fl.example.org:9443", "0.0.0.0:9443", "127.0.0.1:9")
+    assert server.names == ("fl.example.org", "localhost", "127.0.0.1")
+    site = read_start_file(tmp_path / "sites" / "a" / "site.toml", SiteFile)
+    assert (site.site, site.server, site.data) == ("a", "fl.example.org:9443", "")
+    assert "coterie site site.toml" in (tmp_path / "sites" / "a" / "README.md").read_text()
+
+
+def test_a_server_on_this_machine_alone_does_not_listen_to_the_network(tmp_path: Path) -> None:
+    make(tmp_path, server="localhost:9443")
+    assert read_start_file(tmp_path / "server" / "server.toml", ServerFile).listen == "127.0.0.1:9443"
+
+
+# --- again -----------------------------------------------------------------------------------------------------
+
+
+def test_again_adds_sites_and_touches_nothing_else(tmp_path: Path) -> None:
+    make(tmp_path, "a", "b")
+    before = contents(tmp_path)
+    said = make(tmp_path, "b", "c", server=None)
+    after = contents(tmp_path)
+    assert {name: after[name] for name in before} == before
+    new = set(after) - set(before)
+    assert new == {
+        "server/keys/c.pub",
+        *(f"sites/c/{name}" for name in ("site.key", "site.toml", "ca.crt", "README.md")),
+    }
+    assert any("b: kit is there already" in line for line in said)
+
+
+def test_a_delivered_kit_is_not_made_again(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    shutil.rmtree(tmp_path / "sites" / "a")
+    before = contents(tmp_path)
+    said = make(tmp_path, "a", server=None)
+    assert contents(tmp_path) == before
+    assert any("a: has its key already" in line for line in said)
+
+
+def test_a_kit_that_was_cut_off_is_finished_with_the_same_key(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    layout = Layout(tmp_path)
+    public = layout.public_key("a").read_bytes()
+    layout.public_key("a").unlink()
+    (layout.kit("a") / "README.md").unlink()
+    make(tmp_path, "a", server=None)
+    assert layout.public_key("a").read_bytes() == public
+    assert (layout.kit("a") / "README.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("server", "also", "told"),
+    [("moved.example.org:9443", (), "change `server` in the site.toml"), (None, ("10.9.9.9",), "add it to names")],
+)
+def test_another_host_changes_nothing_and_says_what_to_do(
+    tmp_path: Path, server: str | None, also: tuple[str, ...], told: str
+) -> None:
+    make(tmp_path, "a")
+    before = contents(tmp_path)
+    with pytest.raises(SettingsError, match=told):
+        make(tmp_path, "b", server=server, also=also)
+    assert contents(tmp_path) == before
+
+
+def test_a_new_name_needs_the_old_certificate_removed(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    layout = Layout(tmp_path)
+    text = layout.server_file.read_text().replace('names = ["fl', 'names = ["new.example.org", "fl')
+    layout.server_file.write_text(text)
+    with pytest.raises(SettingsError, match=r"not issued for new\.example\.org: remove it"):
+        make(tmp_path, server=None)
+    key = (layout.server / "server.key").read_bytes()
+    (layout.server / "server.crt").unlink()
+    make(tmp_path, server=None)
+    verify(layout, "new.example.org")
+    assert (layout.server / "server.key").read_bytes() == key
+
+
+def test_the_key_of_the_authority_may_be_kept_elsewhere(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    layout = Layout(tmp_path)
+    layout.authority_key.unlink()
+    make(tmp_path, "b", server=None)
+    assert layout.public_key("b").exists()
+    (layout.server / "server.crt").unlink()
+    with pytest.raises(SettingsError, match=r"ca\.key is needed"):
+        make(tmp_path, server=None)
+
+
+def test_an_authority_without_certificate_is_not_replaced(tmp_path: Path) -> None:
+    make(tmp_path)
+    Layout(tmp_path).authority.unlink()
+    with pytest.raises(SettingsError, match="put it back"):
+        make(tmp_path, server=None)
+
+
+def test_create_file_never_overwrites(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    authority.create_file(path, b"first", 0o600)
+    with pytest.raises(FileExistsError):
+        authority.create_file(path, b"second", 0o600)
+    assert path.read_bytes() == b"first"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["key"]
+
+
+# --- certificates that are not right ---------------------------------------------------------------------------
+
+
+def test_an_expired_or_foreign_server_certificate_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "ours")
+    make(tmp_path / "theirs")
+    ours, theirs = Layout(tmp_path / "ours"), Layout(tmp_path / "theirs")
+    path = ours.server / "server.crt"
+    authority.check_server_certificate(path, authority.read_authority(ours.authority, NOW), NOW)
+    with pytest.raises(SettingsError, match="not issued by this federation's authority"):
+        authority.check_server_certificate(path, authority.read_authority(theirs.authority, NOW), NOW)
+    later = NOW + timedelta(days=authority.SERVER_DAYS + 1)
+    with pytest.raises(SettingsError, match=r"expired on .* remove .* run `coterie provision` again"):
+        authority.check_server_certificate(path, authority.read_authority(ours.authority, later), later)
+    with pytest.raises(SettingsError, match="expired on"):
+        authority.read_authority(ours.authority, NOW + timedelta(days=authority.AUTHORITY_DAYS + 1))
+    with pytest.raises(SettingsError, match="not of an authority"):
+        authority.read_authority(path, NOW)
+
+
+@contextmanager
+def tls_server(certificate: Path, key: Path) -> Iterator[Address]:
+    """Answers TLS handshakes, as a SuperLink would."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.settimeout(5)
+                    try:
+                        context.wrap_socket(connection, server_side=True).close()
+                    except OSError:
+                        continue
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield Address("127.0.0.1", listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def test_a_site_greets_its_own_server_alone(tmp_path: Path) -> None:
+    make(tmp_path / "ours")
+    make(tmp_path / "theirs")
+    ours, theirs = Layout(tmp_path / "ours"), Layout(tmp_path / "theirs")
+    with tls_server(ours.server / "server.crt", ours.server / "server.key") as address:
+        assert greet(address, ours.authority) == ""
+        with pytest.raises(SettingsError, match="is not of the federation this server belongs to"):
+            greet(address, theirs.authority)
+    assert "refused" in greet(address, ours.authority)
+
+
+def test_a_site_refuses_an_expired_server_and_one_of_another_name(tmp_path: Path) -> None:
+    make(tmp_path / "old", now=NOW - timedelta(days=authority.SERVER_DAYS + 2))
+    layout = Layout(tmp_path / "old")
+    with (
+        tls_server(layout.server / "server.crt", layout.server / "server.key") as address,
+        pytest.raises(SettingsError, match=r"expired.*coordinator removes server\.crt"),
+    ):
+        greet(address, layout.authority)
+    make(tmp_path / "new")
+    layout = Layout(tmp_path / "new")
+    key = authority.new_key()
+    issuer = authority.read_private_key(layout.authority_key)
+    wrong = authority.server_certificate(
+        issuer, authority.read_certificate(layout.authority), key.public_key(), ["fl.example.org"], NOW
+    )
+    authority.create_file(tmp_path / "wrong.crt", authority.pem(wrong))
+    authority.create_file(tmp_path / "wrong.key", authority.private_pem(key), 0o600)
+    with (
+        tls_server(tmp_path / "wrong.crt", tmp_path / "wrong.key") as address,
+        pytest.raises(SettingsError, match="adds this name to `names`"),
+    ):
+        greet(address, layout.authority)
+
+
+# --- names, addresses, start files -----------------------------------------------------------------------------
+
+
+def test_site_names_follow_the_rule_of_the_wire() -> None:
+    assert SITE_NAME.pattern == wire._SITE_NAME.pattern
+    assert check_site_name("Klinik-Süd_2.b") == "Klinik-Süd_2.b"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "..", ".hidden", "-x", "a" * 65, "a\n"])
+def test_names_that_could_not_be_folders_are_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="site name"):
+        check_site_name(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "written"),
+    [
+        ("fl.example.org", Address("fl.example.org", 9092), "fl.example.org:9092"),
+        ("fl.example.org:1", Address("fl.example.org", 1), "fl.example.org:1"),
+        ("10.0.0.1:99", Address("10.0.0.1", 99), "10.0.0.1:99"),
+        ("::1", Address("::1", 9092), "[::1]:9092"),
+        ("[2001:db8::1]:99", Address("2001:db8::1", 99), "[2001:db8::1]:99"),
+    ],
+)
+def test_addresses(text: str, address: Address, written: str) -> None:
+    assert parse_address(text, 9092) == address
+    assert str(address) == written
+
+
+@pytest.mark.parametrize("text", ["host:", "host:0", "host:65536", "host:port", ":9092", ""])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parse_address(text, 9092)
+
+
+@pytest.mark.parametrize("server", ["0.0.0.0", "bad host", "a..b"])
+def test_a_server_that_sites_could_not_call_is_refused(tmp_path: Path, server: str) -> None:
+    with pytest.raises(SettingsError):
+        make(tmp_path / "new", server=server)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('data-path = "/x"\n', "unknown setting data-path"),
+        ("prot = 1\n", "did you mean port?"),
+        ("port = 0\n", "port = 0 is not allowed: it takes a whole number ≥ 1, ≤ 65535"),
+        ('port = "9094"\n', "port = '9094' is not allowed"),
+        ("partition = 3\npartitions = 3\n", "must be less than partitions"),
+        ('data = "/x"\npartitions = 3\n', "exclude each other"),
+        ("port\n", "not valid TOML"),
+    ],
+)
+def test_start_files_with_mistakes(tmp_path: Path, text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('site = "a"\nserver = "h:1"\n' + text)
+    assert main(["site", str(path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_start_file_that_lacks_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('site = "a"\n')
+    assert main(["site", str(path)]) == 2
+    assert "server is missing (where the coordinator is: HOST:PORT)" in capsys.readouterr().err
+
+
+# --- a site that cannot start says what to do --------------------------------------------------------------------
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    make(tmp_path / "fed", "a", server="localhost:9443")
+    data = tmp_path / "data"
+    data.mkdir()
+    path = tmp_path / "fed" / "sites" / "a" / "site.toml"
+    path.write_text(path.read_text().replace('data = ""', f'data = "{data}"'))
+    return path
+
+
+def refusal(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["site", str(path)]) == 2
+    return capsys.readouterr().err
+
+
+def test_no_data(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = kit.read_text()
+    kit.write_text(good.replace("/data", "/gone"))
+    assert "does not exist; correct it" in refusal(kit, capsys)
+    kit.write_text('site = "a"\nserver = "localhost:9443"\n')
+    assert "data is empty; set it to the folder" in refusal(kit, capsys)
+
+
+def test_a_key_that_others_can_read(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = kit.parent / "site.key"
+    key.chmod(0o640)
+    assert f"run `chmod 600 {key}`" in refusal(kit, capsys)
+
+
+def test_a_key_that_is_none(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (kit.parent / "site.key").write_text("nonsense")
+    assert "is not a private key of an elliptic curve" in refusal(kit, capsys)
+
+
+def test_a_port_that_is_taken(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        kit.write_text(kit.read_text().replace("9094", str(port)))
+        assert f"cannot listen on 127.0.0.1:{port}" in refusal(kit, capsys)
+
+
+def test_a_server_whose_certificate_is_over_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, now=NOW - timedelta(days=authority.SERVER_DAYS + 2))
+    assert main(["server", str(tmp_path / "server" / "server.toml")]) == 2
+    assert "server.crt expired on" in capsys.readouterr().err
+
+
+def test_a_server_with_another_key_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path)
+    (tmp_path / "server" / "server.key").write_bytes(authority.private_pem(authority.new_key()))
+    assert main(["server", str(tmp_path / "server" / "server.toml")]) == 2
+    assert "is not the key of" in capsys.readouterr().err
+
+
+def test_the_command_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["provision", str(tmp_path / "f"), "--server", "fl.example.org", "--control", "127.0.0.1:9"]
+    assert main([*arguments, "--sites", "a, b"]) == 0
+    text = capsys.readouterr().out
+    assert "certificate of the server valid until" in text
+    assert "registers the sites when it starts" in text
+    assert {path.name for path in (tmp_path / "f" / "sites").iterdir()} == {"a", "b"}
+    assert main(["provision", str(tmp_path / "g"), "--sites", "a"]) == 2
+    assert "say where sites will call" in capsys.readouterr().err
