@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from common.config import Config
 from common.metrics import Metrics
-from common.models import State
+from common.state import State
 from common.wire import SiteCard
 from server.migration import Evidence
 

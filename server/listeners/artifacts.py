@@ -19,7 +19,7 @@ from common.classes import agreed_classes
 from common.config import Config
 from common.kept_model import describe, save_model
 from common.metrics import Metrics
-from common.models import State
+from common.state import State
 from common.wire import SiteCard
 from server import run_directory
 from server.events import (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from common import wire
 from common.config import Config, SettingsError, parse
-from common.models import State
+from common.state import State
 from server.app import initial_state
 from server.events import GroupsFormed, ReplyAccepted, RoundFinished, SiteEnrolled, SiteLeftOut, SitesRegrouped
 from server.methods import METHODS, settle
