@@ -25,8 +25,8 @@ from server.events import (
     SiteCleared,
     SiteEnrolled,
     SiteLeftOut,
-    SiteMoved,
     SitePlaced,
+    SitesMoved,
     StageStarted,
 )
 from server.listeners.artifacts import Artifacts
@@ -170,7 +170,7 @@ def _moves(number: int, names: Sequence[str], labels: dict[str, int]) -> list[Ev
         origin = labels[name]
         target = next(group for group in groups if group != origin)
         evidence = Evidence(-0.31, {target: 0.72}, 4.2, 0.9, 1.1, {origin: 2.5, target: 0.2})
-        events.append(SiteMoved(number, name, origin, target, False, evidence))
+        events.append(SitesMoved(number, (name,), origin, target, False, evidence))
         labels[name] = target
     name = names[0]
     events.append(SiteCleared(number, name, labels[name], Evidence(-0.05, {}, 1.4, 0.4, None, {labels[name]: 0.1})))

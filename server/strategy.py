@@ -34,20 +34,20 @@ from server.events import (
     ModelKept,
     ReplyAccepted,
     RoundFinished,
+    RoundTrained,
     SiteCleared,
     SiteEnrolled,
     SiteLeftOut,
-    SiteMoved,
     SitePlaced,
     SiteRenewed,
-    SitesRegrouped,
+    SitesMoved,
     Stage,
     StageStarted,
 )
 from server.grid import StreamingGrid
 from server.methods import Method, migration_rule
 from server.methods.training import Contribution, Draw
-from server.migration import Verdict
+from server.migration import Evidence, Verdict
 from server.personalisation import personalise
 from server.relocation import Relocation
 from server.roster import Member, Roster
@@ -326,6 +326,8 @@ class ClusteredStrategy(Strategy):
         samples = sum(count for _, count in losses.values())
         # Summed by fsum, which is exact, so that the order of arrival leaves no trace.
         self._train_loss = math.fsum(loss * count for loss, count in losses.values()) / samples if samples else math.nan
+        labels = {member.name: member.group for member in self._roster.members}
+        self._audience.tell(RoundTrained(round_number, self._train_loss, labels))
         return None, MetricRecord({"loss": self._train_loss, "sites": len(losses)})
 
     def configure_evaluate(
@@ -439,7 +441,7 @@ class ClusteredStrategy(Strategy):
             self._models[group] = self._models[verdict.origin]
         self._roster[verdict.site].group = group
         founded = verdict.target is None
-        self._audience.tell(SiteMoved(round_number, verdict.site, verdict.origin, group, founded, verdict.evidence))
+        self._audience.tell(SitesMoved(round_number, (verdict.site,), verdict.origin, group, founded, verdict.evidence))
         return group
 
     def _follow_choices(self, round_number: int, chosen: dict[str, int]) -> None:
@@ -451,8 +453,8 @@ class ClusteredStrategy(Strategy):
                 ways.setdefault((member.group, group), []).append(name)
                 member.group = group
         for (origin, target), names in sorted(ways.items()):
-            reason = "its model fits them better"
-            self._audience.tell(SitesRegrouped(round_number, tuple(names), origin, target, False, reason))
+            evidence = Evidence(reason="its model fits them better")
+            self._audience.tell(SitesMoved(round_number, tuple(names), origin, target, False, evidence))
 
     def _regroup(self, round_number: int) -> None:
         """Let the method's training rule move sites."""
@@ -466,8 +468,8 @@ class ClusteredStrategy(Strategy):
             for name in regrouping.sites:
                 self._roster[name].group = group
             founded = regrouping.target is None
-            event = SitesRegrouped(round_number, regrouping.sites, origin, group, founded, regrouping.reason)
-            self._audience.tell(event)
+            evidence = Evidence(reason=regrouping.reason)
+            self._audience.tell(SitesMoved(round_number, regrouping.sites, origin, group, founded, evidence))
 
     # --- asking and listening ----------------------------------------------------------------------------------
 
