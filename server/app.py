@@ -73,6 +73,7 @@ def conduct(
     try:
         if done:
             strategy.rejoin(streaming)
+            strategy.test_again(streaming)
         else:
             strategy.group_sites(streaming)
         if config.rounds > done:

@@ -23,7 +23,7 @@ from common.config import Config, SettingsError
 from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
 from common.models import State, flat_head
 from common.randomness import generator
-from server import checkpoint
+from server import checkpoint, run_directory
 from server.aggregation import GroupAverage, RejectedUpdate
 from server.enrolment import Enrolment, content_of
 from server.events import (
@@ -144,6 +144,7 @@ class ClusteredStrategy(Strategy):
             "outgrown": sorted(self._outgrown),
             "relocation": None if self._relocation is None else self._relocation.state(),
             "rule": self._rule.state(),
+            "train_loss": run_directory.finite(self._train_loss),
         }
 
     def restore(self, round_number: int, state: checkpoint.State) -> None:
@@ -157,6 +158,7 @@ class ClusteredStrategy(Strategy):
         if self._relocation is not None:
             self._relocation.restore(state["relocation"])
         self._rule.restore(state["rule"])
+        self._train_loss = math.nan if state["train_loss"] is None else state["train_loss"]
         self._done = round_number
 
     def rejoin(self, grid: StreamingGrid) -> None:
@@ -164,6 +166,11 @@ class ClusteredStrategy(Strategy):
         nodes = grid.wait_for_nodes(len(self._roster), self._config.round.start_timeout)
         for name, node in sorted(self._enrolment.recognise(grid, nodes, self._done).items()):
             self._roster.seat(name, node)
+
+    def test_again(self, grid: StreamingGrid) -> None:
+        """Test the models of the last round that an earlier process did: of its tests the log holds nothing."""
+        messages = self._ask("evaluate", self._done, grid, self._tested)
+        self.aggregate_evaluate(0, grid.send_and_receive(messages, timeout=self._config.round.deadline))
 
     @property
     def members(self) -> list[Member]:
