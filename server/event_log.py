@@ -310,7 +310,7 @@ def read_events(directory: Path) -> EventLog:
         entry = _parsed(line)
         if entry is None:
             # Without a line break at its end the last line is still being written, or never will be.
-            torn = place < len(lines)
+            torn = place < len(lines) or not line.startswith(b"{")
             unreadable += torn
             continue
         # A boundary counts even where its settings cannot be read any more.

@@ -23,12 +23,13 @@ from server.events import (
     RunEnded,
     RunResumed,
     RunStarted,
+    SitesMoved,
     SitesPersonalised,
-    SitesRegrouped,
     Solved,
 )
 from server.listeners.journal import Journal
 from server.listeners.summary import Summary
+from server.migration import Evidence
 from server.report import page, read_run
 from server.report.grouping_figures import _block_means
 from server.report.palette import DARK, DARK_SCALE, LIGHT, LIGHT_SCALE, contrast
@@ -300,7 +301,7 @@ def test_damaged_files_are_named_and_left_out(make_run: MakeRun) -> None:
     told = " ".join(record.notes)
     assert "run.json is missing or damaged" in told
     assert "distances.npy cannot be used" in told
-    assert "2 lines of events.jsonl could not be understood" in told
+    assert "4 lines of events.jsonl could not be understood" in told
     assert record.method == "fmcl"
     assert len(record.rounds) == 10
     text = page([record])
@@ -377,7 +378,7 @@ def split_run(make_run: MakeRun) -> Path:
     where = next(i for i, event in enumerate(events) if event["event"] == "RoundFinished") + 1
     metrics = Metrics(0.75, 0.5, 0.875, 0.25, 25)
     reason = "mean update 0.1 < 0.4, longest 2"
-    told: list[Event] = [SitesRegrouped(2, ("001", "003"), 0, 1, True, reason), GroupRetired(3, 7)]
+    told: list[Event] = [SitesMoved(2, ("001", "003"), 0, 1, True, Evidence(reason=reason)), GroupRetired(3, 7)]
     own = SitesPersonalised("select", {"001": "local", "002": "group"}, metrics, {"001": metrics}, 0.75, 0.625)
     summary, journal = Summary(directory), Journal(directory)
     (directory / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events[:where]))
@@ -423,7 +424,7 @@ def test_sites_that_the_method_regroups_have_moved(split_run: Path, capsys: pyte
 
 def test_a_summary_recalls_what_was_regrouped_before_a_restart(split_run: Path) -> None:
     summary = Summary(split_run)
-    summary.hear(RunResumed(parse({"method": "cfl", "sites": 6}), 3, (), {}, {}, 0))
+    summary.hear(RunResumed(parse({"method": "cfl", "sites": 6}), "stamp", 3, (), {}, {}))
     summary.hear(RunEnded("finished", ""))
     moves = json.loads((split_run / "summary.json").read_text())["moves"]
     assert [(move["site"], move["to"]) for move in moves] == [("001", 1), ("003", 1)]
