@@ -20,6 +20,7 @@ from server.events import (
     Listener,
     ReplyAccepted,
     RoundFinished,
+    RoundTrained,
     RunEnded,
     RunStarted,
     SiteCleared,
@@ -146,6 +147,7 @@ def _round(
     if plot.trouble and number == 3:
         labels["late-1"] = 0
         events += [SiteEnrolled(_card("late-1", counts[0]), late=True), SitePlaced(3, "late-1", 0, 0.62)]
+    events.append(RoundTrained(number, 0.5, dict(labels)))
     events.append(StageStarted("evaluate", number, len(names)))
     tested = [name for name in labels if name not in absent]
     events += [ReplyAccepted("evaluate", number, name, size, 12_000, 0.1) for name in tested]

@@ -63,10 +63,9 @@ class Artifacts:
                 self._config, self._round = event.config, event.round_number
                 self._run = _describe(event.config, event.stamp) | self._resumed()
                 self._write_run("running", "")
-                self._clusters = self._kept_clusters()
                 self._cards = {card.name: card for card in event.cards}
                 self._labels, self._models = event.labels, event.models
-                self._tested = self._kept_tested(event.round_number)
+                self._recall(event.round_number)
                 self._write_clusters()
             case SiteEnrolled(card):
                 self._cards[card.name] = card
@@ -115,24 +114,17 @@ class Artifacts:
         kept = json.loads((self._directory / run_directory.RUN).read_text(encoding="utf-8"))
         return {"started": kept["started"], "resumed": [*kept.get("resumed", []), _now()]}
 
-    def _kept_clusters(self) -> dict[str, object]:
-        kept = json.loads((self._directory / run_directory.CLUSTERS).read_text(encoding="utf-8"))
-        return {key: kept[key] for key in ("cv", "window", "silhouette", "distance_order")}
-
-    def _kept_tested(self, done: int) -> dict[int, Metrics]:
-        """What the groups achieved when they were last tested before the run went on."""
-        rounds = read_events(self._directory).resumed(done).of(RoundFinished)
-        return rounds[-1].groups if rounds else {}
+    def _recall(self, done: int) -> None:
+        """Take up from the log how the sites were grouped, and what the groups achieved when they were last tested."""
+        log = read_events(self._directory).resumed(done)
+        for formed in log.of(GroupsFormed):
+            self._clusters = _clusters(formed, (self._directory / run_directory.DISTANCES).exists())
+        for tested in log.of(RoundFinished):
+            self._tested = tested.groups
 
     def _groups_formed(self, event: GroupsFormed) -> None:
         self._labels = dict(zip(event.sites, event.labels, strict=True))
-        scores = {str(k): run_directory.finite(score) for k, score in (event.k_scores or {}).items()}
-        self._clusters = {
-            "cv": None if event.cv is None else run_directory.finite(event.cv),
-            "window": event.k_window,
-            "silhouette": scores or None,
-            "distance_order": event.sites if event.distance is not None else None,
-        }
+        self._clusters = _clusters(event, event.distance is not None)
         self._distance = event.distance
         self._write_clusters()
         self._write_distance()
@@ -161,6 +153,17 @@ class Artifacts:
         }
         value = {"k": len(set(self._labels.values())), **self._clusters, "sites": sites}
         run_directory.write_json(self._directory / run_directory.CLUSTERS, value)
+
+
+def _clusters(event: GroupsFormed, compared: bool) -> dict[str, object]:
+    """How the sites were grouped; `compared`: there is a matrix of their distances."""
+    scores = {str(k): run_directory.finite(score) for k, score in (event.k_scores or {}).items()}
+    return {
+        "cv": None if event.cv is None else run_directory.finite(event.cv),
+        "window": event.k_window,
+        "silhouette": scores or None,
+        "distance_order": event.sites if compared else None,
+    }
 
 
 def _now() -> str:

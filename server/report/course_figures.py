@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from server.migration import Evidence
@@ -128,7 +129,8 @@ def evidence_words(evidence: Evidence) -> str:
     """Why a site moved or was suspected, in words."""
     parts = [evidence.reason] if evidence.reason else []
     if evidence.cosine is not None:
-        best = f", {max(evidence.cosines.values()):.2f} with the best other" if evidence.cosines else ""
+        others = [value for value in evidence.cosines.values() if math.isfinite(value)]
+        best = f", {max(others):.2f} with the best other" if others else ""
         parts.append(f"cosine {evidence.cosine:.2f} with its own group{best}")
     if evidence.norm is not None:
         usual = evidence.peer_norm or evidence.usual_norm

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,9 +18,12 @@ from benchmarks.invented import Plot, write_run
 from cli.main import main
 from common.config import SettingsError, parse
 from common.metrics import Metrics
+from server.event_log import read_events
 from server.events import (
     Event,
     GroupRetired,
+    MemoryLost,
+    ReplyAccepted,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -33,6 +37,7 @@ from server.migration import Evidence
 from server.report import page, read_run
 from server.report.grouping_figures import _block_means
 from server.report.palette import DARK, DARK_SCALE, LIGHT, LIGHT_SCALE, contrast
+from server.report.record import accuracies
 from server.report.sections import sections
 from server.report.study import reading, study
 from server.report.training_figures import naming_accuracy, worst_sites
@@ -159,7 +164,7 @@ def test_a_real_run_ends_with_its_page(small_config: MakeConfig, tmp_path: Path)
     record = read_run(directory)
     summary = json.loads((directory / "summary.json").read_text())
     assert record.last is not None
-    assert record.last.accuracy == summary["final"]["accuracy"]
+    assert record.last.overall.accuracy == summary["final"]["accuracy"]
     assert record.labels == summary["labels"]
     assert {(one.who, one.stage) for one in record.incidents} >= {("002", "train")}
     assert sum(record.seconds.values()) == pytest.approx(summary["seconds"]["total"], abs=0.5)
@@ -169,10 +174,9 @@ def test_a_real_run_ends_with_its_page(small_config: MakeConfig, tmp_path: Path)
     shown = unescape((directory / "report.html").read_text(encoding="utf-8"))
     assert all(sentence in shown for sentence in sentences(record, study(record), []))
     # Bytes of all sites, as the events have them.
-    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    replies = [event for event in events if event["event"] == "ReplyAccepted"]
+    replies = read_events(directory).of(ReplyAccepted)
     assert sum(one.sent for stages in record.traffic.values() for one in stages.values()) == sum(
-        event["bytes_sent"] for event in replies
+        reply.bytes_sent for reply in replies
     )
 
 
@@ -197,11 +201,12 @@ def test_fedavg_beside_it_names_who_is_worse_off(make_run: MakeRun) -> None:
     record, beside = read_run(mine), read_run(fedavg)
     assert record.last is not None
     assert beside.last is not None
-    expected = {site for site in record.last.sites if record.last.sites[site] < beside.last.sites[site]}
+    here, there = accuracies(record.last.sites), accuracies(beside.last.sites)
+    expected = {site for site in here if here[site] < there[site]}
     worse = worse_sites(record, beside)
     assert set(worse) == expected
     assert expected
-    losses = [beside.last.sites[site] - record.last.sites[site] for site in worse]
+    losses = [there[site] - here[site] for site in worse]
     assert losses == sorted(losses, reverse=True)
     text = page([record, beside])
     told = sentences(record, study(record), [beside])[1]
@@ -226,7 +231,7 @@ def test_models_that_only_know_the_frequent_class_are_exposed(make_run: MakeRun)
     assert naming == pytest.approx(right / total)
     last = record.rounds[-1]
     for accuracy, exposed in ((naming - 0.2, True), (naming, True), (naming + 0.2, False)):
-        record.rounds[-1] = type(last)(**vars(last) | {"accuracy": accuracy})
+        record.rounds[-1] = replace(last, overall=replace(last.overall, accuracy=accuracy))
         assert ("most frequent class" in sentences(record, None, [])[1]) is exposed
 
 
@@ -276,6 +281,14 @@ def test_incidents_in_several_rounds_are_one_row(make_run: MakeRun) -> None:
     moves = next(part for part in sections([record]) if part.name == "moves-section")
     assert "late-1" in moves.body
     assert "4.7 × what is usual" in moves.body
+
+
+def test_a_site_that_forgot_is_an_incident(make_run: MakeRun) -> None:
+    directory = make_run(sites=4, rounds=2)
+    Journal(directory).hear(MemoryLost(2, "003"))
+    (incident,) = read_run(directory).incidents
+    assert (incident.round_number, incident.who) == (2, "003")
+    assert "no longer has what it remembered of the run" in page([read_run(directory)])
 
 
 # --- what the directory lacks ----------------------------------------------------------------------------------
