@@ -61,9 +61,7 @@ def conduct(
     continuation = Continuation(directory, config, audience)
     # What is learnt in one round is not worth a checkpoint, and would keep the sites' rows on this disk.
     kind = OneRoundStrategy if method.one_round else ClusteredStrategy
-    strategy = kind(
-        config, method, initial_state(config), audience, draw=lambda number: initial_state(config, number)
-    )
+    strategy = kind(config, method, initial_state(config), audience, draw=lambda number: initial_state(config, number))
     # Outside of what follows: a run that cannot go on leaves its directory as it was.
     done = continuation.begin(strategy)
     try:

@@ -39,9 +39,7 @@ class Migration(Mover):
         Hears whose card is a new one.
     """
 
-    def __init__(
-        self, config: Config, method: Method, roster: Roster, ask_again: AskAgain, audience: Audience
-    ) -> None:
+    def __init__(self, config: Config, method: Method, roster: Roster, ask_again: AskAgain, audience: Audience) -> None:
         self._config = config
         self._method = method
         self._roster = roster

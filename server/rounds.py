@@ -66,9 +66,7 @@ class Screening:
 
     def update(self, member: Member, content: RecordDict, model: State) -> wire.Update:
         """Read an update made from a model like this one."""
-        update = wire.unpack_update(
-            content, declared=self._up, network=self.network(model), limit_mb=self._limit_mb
-        )
+        update = wire.unpack_update(content, declared=self._up, network=self.network(model), limit_mb=self._limit_mb)
         self._check_growth(member, update.samples, member.card.train_samples, "training")
         return update
 
@@ -140,9 +138,7 @@ class Round:
         # Summed by fsum, which is exact, so that the order of arrival leaves no trace.
         return math.fsum(loss * count for loss, count in self._losses.values()) / samples if samples else math.nan
 
-    def reader(
-        self, audience: Audience, train: set[str], test: set[str]
-    ) -> Callable[[Member, RecordDict], Reply]:
+    def reader(self, audience: Audience, train: set[str], test: set[str]) -> Callable[[Member, RecordDict], Reply]:
         """Return what reads the replies of those who train and those who test, and takes them in."""
         everybody = set(self._groups.models)
         self._offers = {

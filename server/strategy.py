@@ -110,8 +110,6 @@ class ClusteredStrategy(Strategy):
         self._method = method
         self._audience = audience
         self._agreement = agreement_on(method.rule)
-        travels = set(self._agreement.travels(list(initial)))
-        self._travelling = lambda state: {name: array for name, array in state.items() if name in travels}
         self._draw = draw or (lambda number: initial)
         self._initial = self._travelling(initial)
         self.setting = setting or Setting()
@@ -182,11 +180,16 @@ class ClusteredStrategy(Strategy):
     def summary(self) -> None:
         """Log what is about to happen; called by Flower before the first round."""
         groups = self._roster.groups()
-        needed = len(groups) * self._rule.accumulator(self._initial, 1).bytes_needed(self._rule.reference(self._initial))
+        average = self._rule.accumulator(self._initial, 1)
+        needed = len(groups) * average.bytes_needed(self._rule.reference(self._initial))
         _log.info(
             "%s: %d sites in %d groups; averaging takes at most %.1f MB",
             self._method.title, len(self._roster), len(groups), needed / 1e6,
         )  # fmt: skip
+
+    def _travelling(self, state: State) -> State:
+        """Those tensors of the network that travel; the others are the sites' own."""
+        return {name: state[name] for name in self._agreement.travels(list(state))}
 
     # --- what a method's rule may know and ask (server.methods.training.Federation) ------------------------------
 
@@ -375,8 +378,9 @@ class ClusteredStrategy(Strategy):
         told, self._result = self._result.told(), None
         self._audience.tell(told)
         overall = told.overall
-        figures = {"accuracy": overall.accuracy, "macro_f1": overall.macro_f1}
-        return MetricRecord(figures | {"mean_site_accuracy": told.mean_site_accuracy})
+        return MetricRecord(
+            {"accuracy": overall.accuracy, "macro_f1": overall.macro_f1, "mean_site_accuracy": told.mean_site_accuracy}
+        )
 
     def _took_test(self, member: Member, reply: Reply) -> None:
         if reply.stored:
@@ -397,9 +401,7 @@ class ClusteredStrategy(Strategy):
         chosen = [member for members in present.values() for member in self._testers(members, result)]
         test = {member.name for member in chosen}
         tasks = self._tasks(result.round_number, result, test)
-        last = Round(
-            result.round_number, self._rule, self._movers, self._groups, self._roster, self._screening, result
-        )
+        last = Round(result.round_number, self._rule, self._movers, self._groups, self._roster, self._screening, result)
         self._exchange = self._exchange_of(
             "evaluate",
             result.round_number,

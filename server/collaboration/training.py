@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.config import TrainSettings
-from common.models import State, build, get_state
+from common.models import build, get_state
 from common.randomness import generator
+from common.state import State
 
 Hidden = tuple[int, int]
 

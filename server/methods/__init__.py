@@ -21,8 +21,7 @@ def _found() -> Iterator[Method]:
 
 # By family, and in a family by name.
 METHODS: dict[str, Method] = {
-    method.name: method
-    for method in sorted(_found(), key=lambda method: (_FAMILIES.index(method.family), method.name))
+    method.name: method for method in sorted(_found(), key=lambda method: (_FAMILIES.index(method.family), method.name))
 }
 
 

@@ -17,7 +17,10 @@ def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]
     settings = config.cluster
     return overlap_distance(
         [site.fingerprint for site in sites],
-        alpha=settings.alpha, beta=settings.beta, epsilon=settings.epsilon, overlap=settings.overlap
+        alpha=settings.alpha,
+        beta=settings.beta,
+        epsilon=settings.epsilon,
+        overlap=settings.overlap,
     )
 
 

@@ -15,9 +15,7 @@ from common.site_card import SiteCard
 from server.clustering import KSelection
 from server.methods.training import MakeRule, TrainingRule
 
-Family = Literal[
-    "clustered before training", "clustered while training", "one round", "one model for all", "personal"
-]
+Family = Literal["clustered before training", "clustered while training", "one round", "one model for all", "personal"]
 
 
 @dataclass(frozen=True)

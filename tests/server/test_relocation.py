@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message
+from server.relocation import Relocation
 
 from cli.main import main as coterie
 from common import wire
@@ -18,7 +19,6 @@ from common.config import Config, SettingsError
 from server.event_log import read_events
 from server.events import GroupRetired, RoundFinished, RunEnded, SiteCleared, SiteLeftOut, SiteRenewed, SitesMoved
 from server.migration import Evidence, GuardedRule, Verdict
-from server.relocation import Relocation
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, on, run, run_to_disk
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from client.objectives import OBJECTIVES
 from flwr.app import Message
 
-from client.objectives import OBJECTIVES
 from common import wire
 from common.config import Config
 from common.state import State
