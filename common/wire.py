@@ -6,7 +6,6 @@ computed with it, and `WireError` says in words what was wrong, so that the send
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, get_args
@@ -27,12 +26,12 @@ from common.mean_feature import MeanFeature
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
 from common.models import State
 from common.signature import InvalidSignature, Signature
+from common.site_name import RULE, is_site_name
 from common.subspace import Subspace
 from common.tensors import contiguous
 
 VERSION = 3
 
-_SITE_NAME = re.compile(r"[\w.\-]{1,64}")
 _DTYPES = ("float32", "float64", "int64", "uint8")
 _PACKED = "safetensors"
 _LONGEST_HEADER = 1_000_000  # bytes; about a hundred for a tensor, which take thirty times that when they are read
@@ -136,11 +135,6 @@ class Answer:
     mapping: NDArray[np.float64]
     ticket: NDArray[np.uint8]
     model: State
-
-
-def is_site_name(name: str) -> bool:
-    """Whether a site may be called so: 1 to 64 letters, digits, '_', '-' or '.'."""
-    return _SITE_NAME.fullmatch(name) is not None
 
 
 def plain_text(value: object) -> str:
@@ -274,7 +268,7 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
     _check_version(config)
     name = _text(config, "name")
     if not is_site_name(name):
-        raise WireError(f"site name {name[:80]!r} must be 1 to 64 letters, digits, '_', '-' or '.'")
+        raise WireError(f"site name {name[:80]!r} must be {RULE}")
     counts = config.get("class_counts")
     if not isinstance(counts, list) or len(counts) != classes:
         raise WireError(f"class counts must be a list of {classes} numbers")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cli.arguments import Subparsers, add_config, read_config
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from common.config import Config, SettingsError
+from common.readable import megabytes
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -97,7 +98,7 @@ def export_site(options: argparse.Namespace) -> int:
         return 0
     out = options.out or Path(f"{identity.name}.bundle")
     size = write_bundle(out, "collaboration", identity.name, content, _signer(path, settings) if options.sign else None)
-    print(f"wrote {out}, {size / 1000:.1f} kB{', signed' if options.sign else ''}")
+    print(f"wrote {out}, {megabytes(size)}{', signed' if options.sign else ''}")
     return 0
 
 

@@ -18,7 +18,7 @@ from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import flower_environment, program, say
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
-from server.run_directory import CHECKPOINTS, read_events
+from server.run_directory import CHECKPOINTS, read_events, run_name
 
 _PROJECT = Path(__file__).parents[2]
 _STARTED = re.compile(r"Successfully started run (\d+)")
@@ -116,10 +116,9 @@ def prepare(options: argparse.Namespace, layout: Layout) -> Config:
         known = len(list(located(layout.server_file, server.keys).glob("*.pub")))
         options.set.append(f"sites={max(known, 1)}")
         config = read_config(options)
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.method}-seed{config.seed}"
     if options.resume and not (options.out or config.out):
         raise SettingsError("--resume needs to know which run: give its directory with --out")
-    out = Path(options.out or config.out or layout.root / "runs" / stamp).absolute()
+    out = Path(options.out or config.out or layout.root / "runs" / run_name(config)).absolute()
     resume = "auto" if options.resume else config.resume
     return config.model_copy(update={"out": str(out), "resume": resume})
 

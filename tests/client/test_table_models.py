@@ -25,10 +25,10 @@ from server.app import conduct
 from server.events import ModelKept, RoundFinished, RunEnded, SiteLeftOut, SitesPersonalised
 from server.listeners import run_listeners
 from server.report.record import read_run
+from tests.server.test_one_round import WINES, OwnGrid, as_toml, export_all, make_own
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record, made
 from tests.support.tables import wine_settings, write_csv
-from tests.server.test_one_round import WINES, OwnGrid, as_toml, export_all, make_own
 
 KINDS = {"barbera", "barolo", "grignolino"}
 

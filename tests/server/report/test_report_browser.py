@@ -16,8 +16,8 @@ import pytest
 from benchmarks.invented import Plot, write_run
 from server.report import page, read_run
 from server.run_directory import write_text
-from tests.support.browser import CHROMIUM, DESKTOP, DRIVER, MISSING, PHONE, Browser, chromium
 from tests.server.report.test_report import EVIL
+from tests.support.browser import CHROMIUM, DESKTOP, DRIVER, MISSING, PHONE, Browser, chromium
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 
