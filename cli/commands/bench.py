@@ -65,8 +65,8 @@ def run(options: argparse.Namespace) -> int:
             signal.signal(number, _interrupt)
         with alone(out) as lock, _Display(console, planned) as display:
             try:
-                failures = SuiteRunner(jobs, lock, display.say, display.show).run(planned)
-                code = 1 if failures else 0
+                failed = SuiteRunner(jobs, lock, display.say, display.show).run(planned)
+                code = 1 if failed else 0
             except KeyboardInterrupt:
                 display.say("interrupted; the same command goes on from here")
                 code = 130

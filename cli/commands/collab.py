@@ -16,8 +16,6 @@ from common.config import Config, SettingsError
 from common.readable import megabytes
 
 if TYPE_CHECKING:
-    from flwr.app import RecordDict
-
     from common.bundle import Verify
     from common.wire import Introduction
 
@@ -92,7 +90,7 @@ def export_site(options: argparse.Namespace) -> int:
         print(f"skipped or mended: {fault.name}: {fault.reason}", file=sys.stderr)
     content = wire.pack_introduction(introduction)
     content["export"] = ConfigRecord({"settings": settings_digest(run)})
-    print(_what_leaves(introduction, content, site.classes))
+    print(_what_leaves(introduction, site.classes))
     if options.dry_run:
         print("dry run: nothing was written")
         return 0
@@ -176,7 +174,7 @@ def _node_config(path: Path, settings: SiteFile) -> dict[str, object]:
     return tomllib.loads(as_node_config(path, settings))
 
 
-def _what_leaves(introduction: Introduction, content: RecordDict, classes: tuple[str, ...]) -> str:
+def _what_leaves(introduction: Introduction, classes: tuple[str, ...]) -> str:
     from common.collaboration import Collaboration
 
     offer, card = introduction.fingerprint, introduction.card

@@ -28,14 +28,6 @@ _LOOK = 1.0  # seconds between two looks at the runs
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A run that did not finish, and the last it said."""
-
-    cell: Cell
-    reason: str
-
-
-@dataclass(frozen=True)
 class Progress:
     """How far a suite is: runs done of all, share of all rounds done, seconds left (None: not known yet)."""
 
@@ -68,11 +60,11 @@ class SuiteRunner:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._failures: list[Failure] = []
+        self._failed = 0
         self._done = 0
 
-    def run(self, cells: Sequence[Cell]) -> list[Failure]:
-        """Carry out what is not finished yet; return the runs that failed. Ctrl-C ends those under way in order."""
+    def run(self, cells: Sequence[Cell]) -> int:
+        """Carry out what is not finished yet; return how many failed. Ctrl-C ends those under way in order."""
         waiting = [cell for cell in cells if not is_finished(Path(cell.config.out), cell.config)]
         self._done = len(cells) - len(waiting)
         if self._done:
@@ -89,7 +81,7 @@ class SuiteRunner:
             except BaseException:
                 self._interrupt()
                 raise
-        return self._failures
+        return self._failed
 
     def _progress(self, cells: Sequence[Cell], before: float, start: float) -> Progress:
         share = self._share(cells)
@@ -124,7 +116,7 @@ class SuiteRunner:
             return
         with self._lock:
             if reason:
-                self._failures.append(Failure(cell, reason))
+                self._failed += 1
                 self._say(f"FAILED {cell}: {reason} (see {folder / LOG})")
             else:
                 self._done += 1
