@@ -168,7 +168,7 @@ def _checked(config: Config) -> Config:
 
 
 def _node_config(path: Path, settings: SiteFile) -> dict[str, object]:
-    from cli.commands.site import as_node_config, require_data
+    from cli.deployment.site_start import as_node_config, require_data
 
     require_data(path, settings)
     return tomllib.loads(as_node_config(path, settings))

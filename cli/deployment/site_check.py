@@ -14,8 +14,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from cli.commands.site import as_node_config, check_credentials, require_data
 from cli.deployment import authority
+from cli.deployment.site_start import as_node_config, check_credentials, require_data
 from cli.deployment.start_file import SiteFile, located
 from client.data import NoUsableData, SiteData, discover_classes, load_site
 from client.data.samples import ImageSamples

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.commands.settings import as_toml
 from cli.suites.suite import Cell
+from cli.toml_text import settings_toml
 from common.config import SettingsError
 from server import run_directory
 from server.run_directory import is_finished, write_json
@@ -106,7 +106,7 @@ class SuiteRunner:
         start = time.monotonic()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / SETTINGS).write_text(as_toml(cell.config) + "\n", encoding="utf-8")
+            (folder / SETTINGS).write_text(settings_toml(cell.config) + "\n", encoding="utf-8")
             code, cpu = self._spawn(folder)
             _add_cost(folder, time.monotonic() - start, cpu)
             reason = (_last_words(folder / LOG) or f"exit code {code}") if code else ""

@@ -19,9 +19,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from flwr.cli.supernode.register import try_load_public_key
 
-from cli.commands.provision import Layout, provision
 from cli.deployment import authority
 from cli.deployment.address import Address, greet, parse_address
+from cli.deployment.layout import Layout
+from cli.deployment.provisioning import provision
 from cli.deployment.start_file import ServerFile, SiteFile, check_site_name, read_start_file
 from cli.main import main
 from common.config import SettingsError

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cli.commands.provision import Layout, provision
 from cli.deployment import site_check
 from cli.deployment.authority import present
+from cli.deployment.layout import Layout
+from cli.deployment.provisioning import provision
 from cli.main import main
 from common.signature import Signature
 from tests.support.tables import wine_settings

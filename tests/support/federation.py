@@ -25,7 +25,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from cli.commands.provision import Layout
+from cli.deployment.layout import Layout
 from cli.main import main
 
 ROOT = Path(__file__).parents[2]
