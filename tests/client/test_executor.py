@@ -476,6 +476,7 @@ def test_a_task_that_waits_for_its_turn_ends_with_the_executor(api: RuntimeApi, 
     assert warm.at_work == {tasks[0]}
 
 
+@pytest.mark.federation
 def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
     api: RuntimeApi, start: Callable[..., Executor]
 ) -> None:
@@ -721,6 +722,7 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.federation
 def test_a_run_goes_on_when_a_child_is_killed_and_a_supernode_restarts(federation: Federation, tmp_path: Path) -> None:
     federation.start_executor()
     federation.start_superlink()
