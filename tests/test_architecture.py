@@ -16,7 +16,7 @@ from server.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"common": set(), "client": {"common"}, "server": {"common"}, "cli": {"common", "client", "server"}}
-PURE = ("server/clustering", "server/aggregation.py", "server/migration.py")
+PURE = ("server/clustering", "server/aggregation.py", "server/migration")
 IMPURE_PACKAGES = {"flwr", "torch", "logging", "rich"}
 
 
