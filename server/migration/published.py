@@ -21,11 +21,11 @@ class PublishedRule:
 
     def state(self) -> dict[str, Any]:
         """What must be remembered from round to round."""
-        return {str(group): direction for group, direction in self._directions.items()}
+        return {str(group): unit for group, unit in self._directions.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Remember what an earlier `state` said."""
-        self._directions = {int(group): direction for group, direction in state.items()}
+        self._directions = {int(group): unit for group, unit in state.items()}
 
     def moves(self, changes: Mapping[str, Vector], groups: Mapping[str, int]) -> list[Verdict]:
         """Judge one round; `changes` are the head updates of the sites that trained, `groups` holds every member."""

@@ -30,7 +30,7 @@ from server.events import (
 from server.listeners.journal import Journal
 from server.listeners.summary import Summary
 from server.report import page, read_run
-from server.report.grouping_figures import _block_means
+from server.report.pair_figures import _block_means
 from server.report.palette import DARK, DARK_SCALE, LIGHT, LIGHT_SCALE
 from server.report.sections import sections
 from server.report.study import reading, study
