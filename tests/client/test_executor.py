@@ -548,6 +548,7 @@ def test_a_crash_of_a_child_is_survived_and_named(api: RuntimeApi, start: Callab
     assert f"task {task} of" not in warm.log
 
 
+@pytest.mark.federation
 def test_a_supernode_may_be_absent_and_come_back(start: Callable[..., Executor]) -> None:
     late, other = RuntimeApi(), RuntimeApi()
     other.start()
@@ -574,6 +575,7 @@ def test_a_supernode_may_be_absent_and_come_back(start: Callable[..., Executor])
     assert ["does not" in line for line in said[:4]] == [True, False, True, False]
 
 
+@pytest.mark.federation
 def test_a_task_of_a_supernode_that_is_gone_keeps_no_slot(api: RuntimeApi, start: Callable[..., Executor]) -> None:
     gone = RuntimeApi()
     gone.start()
