@@ -213,12 +213,12 @@ def events_of(out: Path, kind: str = "", **match: object) -> list[dict[str, Any]
 
 
 def changed_project(folder: Path, name: str, addition: str) -> Path:
-    """A copy of the project whose ClientApp has `addition` at its end, and the module tests/`name` in `client`."""
+    """A copy of the project: its ClientApp ends with `addition`, and `client` has the module `name` of this folder."""
     for part in ("client", "common", "server", "cli"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / part, folder)
-    shutil.copy(ROOT / "tests" / f"{name}.py", folder / "client")
+    shutil.copy(Path(__file__).with_name(f"{name}.py"), folder / "client")
     with (folder / "client" / "app.py").open("a") as code:
         code.write(addition)
     return folder
