@@ -10,7 +10,8 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from common.config import FlatValue, Names, Section, SettingsError, allowed
+from common.config import FlatValue, Names, SettingsError, allowed
+from common.section import Section
 from common.site_name import RULE, is_site_name
 
 

@@ -16,7 +16,9 @@ from cli.deployment.supervisor import flower_environment, program, say
 from cli.toml_text import settings_toml
 from common.classes import agreed_classes
 from common.config import Config, SettingsError, flat_values, parse
-from server.run_directory import CHECKPOINTS, read_events, run_name
+from server.event_log import read_events
+from server.events import RunEnded
+from server.run_directory import CHECKPOINTS, run_name
 
 _PROJECT = Path(__file__).parents[2]
 _STARTED = re.compile(r"Successfully started run (\d+)")
@@ -120,8 +122,7 @@ class _Follower:
 def _outcome(out: Path) -> int:
     """Return 0 if the run directory says that the run finished; on another machine than the server's, nobody knows."""
     try:
-        events = read_events(out)
+        ends = read_events(out).of(RunEnded)
     except OSError:
         return 0
-    ends = [event["outcome"] for event in events if event["event"] == "RunEnded"]
-    return 0 if ends and ends[-1] == "finished" else 1
+    return 0 if ends and ends[-1].outcome == "finished" else 1

@@ -118,7 +118,7 @@ class GuardedRule:
         target: int | None = max(cosines, key=lambda group: cosines[group], default=None)
         if target is None or cosines[target] < self._settings.fit:
             usual = suspect.evidence.usual_norm
-            loud = usual is not None and suspect.evidence.norm >= self._settings.norm_ratio * usual
+            loud = usual is not None and (suspect.evidence.norm or 0.0) >= self._settings.norm_ratio * usual
             if not loud or suspect.rounds < _FOUNDING_PATIENCE * self._settings.patience:
                 return None
             unit = self._records[suspect.site].unit

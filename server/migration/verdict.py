@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why a site was suspected.
+    """Why a site was suspected or moved: the figures of an examination, or only a reason in words.
 
     Attributes
     ----------
@@ -19,14 +19,17 @@ class Evidence:
         Length of its head update, the median of its peers', the median of its own last calm rounds; None: unknown.
     distances
         Mean distance of its fresh signature to each group; empty where none was asked for.
+    reason
+        Of a move by the method's own rule or by the site's choice; empty for an examination.
     """
 
-    cosine: float | None
-    cosines: dict[int, float]
-    norm: float
+    cosine: float | None = None
+    cosines: dict[int, float] = field(default_factory=dict)
+    norm: float | None = None
     peer_norm: float | None = None
     usual_norm: float | None = None
     distances: dict[int, float] = field(default_factory=dict)
+    reason: str = ""
 
 
 @dataclass(frozen=True)
