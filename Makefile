@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo check test lint bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -18,6 +18,9 @@ setup: .venv/ready  ## make .venv (done by the others when needed)
 
 demo: setup  ## FMCL against FedAvg and Local on 20 simulated sites, 2 to 3 minutes
 	$(BIN)/coterie demo
+
+check: lint  ## lint and the fast tests, for every day: under three minutes on two cores
+	$(BIN)/pytest -m fast -n auto
 
 test: setup  ## all tests
 	$(BIN)/pytest -n auto --dist loadfile --ignore tests/deployment/test_containers.py

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from cli.commands.schema import as_toml
 from cli.simulation.engine import preflight, simulate
+from cli.toml_text import schema_toml
 from client.data.draft import draft_schema
 from client.data.tables import read_columns
 from common.config import parse
@@ -84,8 +84,8 @@ def prepare(file: Path, out: Path) -> None:
     label = list(cells)[-1]
     public = {name: [column[row] for row in np.flatnonzero(chosen)] for name, column in cells.items()}
     schema = draft_schema(public, label)
-    (out / "independent.toml").write_text(as_toml(schema.model_copy(update={"correlations": ()})), encoding="utf-8")
-    (out / "schema.toml").write_text(as_toml(schema), encoding="utf-8")
+    (out / "independent.toml").write_text(schema_toml(schema.model_copy(update={"correlations": ()})), encoding="utf-8")
+    (out / "schema.toml").write_text(schema_toml(schema), encoding="utf-8")
 
 
 def run(out: Path, scheme: str, seed: int, settings: dict[str, object]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cli.commands.settings import as_toml
+from cli.toml_text import settings_toml
 from common.config import Config, load
 
 CONFIG = Path(__file__).parents[1] / "configs" / "demo.toml"
@@ -69,7 +69,7 @@ def main() -> None:
         configs = []
         for seed in range(cores):
             path = folder / f"seed-{seed}.toml"
-            path.write_text(as_toml(config_of(seed, rounds, folder / "cache")) + "\n")
+            path.write_text(settings_toml(config_of(seed, rounds, folder / "cache")) + "\n")
             configs.append(path)
         # Decodes the images, once for all that follow.
         _, plain = spend(folder, "-m", "benchmarks.plain_loop", str(configs[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cli.commands.settings import toml_value
+from cli.toml_text import toml_value
 from common.collaboration import Collaboration
 from common.fingerprint import Fingerprint
 from common.head_path import HeadPath

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from common import wire
+from common.site_name import is_site_name
 
 FORMAT = "coterie bundle 1"
 _MANIFEST, _ARRAYS, _SIGNATURE = "manifest.json", "arrays.safetensors", "signature"
@@ -96,7 +97,7 @@ def read_bundle(path: Path, kind: str, *, limit_mb: int, verify: Verify | None =
     if manifest.get("kind") != kind:
         raise InvalidBundle(f"it holds a {wire.plain_text(manifest.get('kind'))!r}, not a {kind!r}")
     site = manifest.get("site")
-    if not isinstance(site, str) or not wire.is_site_name(site):
+    if not isinstance(site, str) or not is_site_name(site):
         raise InvalidBundle("its site has no proper name")
     if verify is not None:
         verify(site, parts[_MANIFEST], parts.get(_SIGNATURE))

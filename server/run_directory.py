@@ -31,9 +31,18 @@ _MAY_CHANGE = {
 
 
 def default_directory(config: Config) -> Path:
-    """Where a run goes when nobody says: a folder named after time, method and seed."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{stamp}-{config.method}-seed{config.seed}"
+    """Where a run goes when nobody says."""
+    return Path("runs") / run_name(config)
+
+
+def run_name(config: Config) -> str:
+    """Name a run that starts now after time, method and seed."""
+    return stamped(f"{config.method}-seed{config.seed}")
+
+
+def stamped(name: str) -> str:
+    """Put the time before a name, so that a listing is in the order of time."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
 
 
 def open_run(config: Config) -> Path:

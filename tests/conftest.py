@@ -16,6 +16,16 @@ hypothesis.settings.register_profile("coterie", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("coterie")
 
 
+_SLOW = ("federation", "containers", "browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as fast what does not say otherwise, so that nobody has to remember it."""
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in _SLOW):
+            item.add_marker(pytest.mark.fast)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     # As in a simulation; also keeps parallel test processes from fighting over the cores.

@@ -16,7 +16,7 @@ from server.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"common": set(), "client": {"common"}, "server": {"common"}, "cli": {"common", "client", "server"}}
-PURE = ("server/clustering", "server/aggregation.py", "server/migration.py")
+PURE = ("server/clustering", "server/aggregation.py", "server/migration")
 IMPURE_PACKAGES = {"flwr", "torch", "logging", "rich"}
 
 
@@ -72,3 +72,14 @@ def test_the_page_of_methods_names_only_settings_that_exist() -> None:
     known = dict(fields())
     for method in METHODS.values():
         assert set(method.settings) | set(method.settings_used) <= known.keys(), method.name
+
+
+def test_what_commands_share_lives_in_no_command() -> None:
+    rooms = (*ROOMS, "benchmarks", "docker", "docs")
+    places = sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
+    for path in set(places) - {ROOT / "cli" / "main.py"}:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            taken = [name for name in names if name.startswith("cli.commands")]
+            assert not taken, f"{path.relative_to(ROOT)} imports {taken}"

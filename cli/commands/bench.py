@@ -19,6 +19,7 @@ from cli.arguments import Subparsers
 from cli.suites.running import Progress, SuiteRunner, alone, check_cells
 from cli.suites.suite import Cell, cells, read_suite
 from common.config import parse_override
+from common.readable import duration
 
 _SIGN_OF_LIFE = 60.0  # seconds
 
@@ -64,8 +65,8 @@ def run(options: argparse.Namespace) -> int:
             signal.signal(number, _interrupt)
         with alone(out) as lock, _Display(console, planned) as display:
             try:
-                failures = SuiteRunner(jobs, lock, display.say, display.show).run(planned)
-                code = 1 if failures else 0
+                failed = SuiteRunner(jobs, lock, display.say, display.show).run(planned)
+                code = 1 if failed else 0
             except KeyboardInterrupt:
                 display.say("interrupted; the same command goes on from here")
                 code = 130
@@ -107,13 +108,8 @@ class _Display:
 
     def show(self, progress: Progress) -> None:
         """Show how far the suite is."""
-        left = "" if progress.left is None else f"{_duration(progress.left)} left"
+        left = "" if progress.left is None else f"{duration(progress.left)} left"
         runs = f"{progress.done}/{progress.total}"
         self._bar.update(self._task, completed=progress.share, runs=runs, left=left)
         if not self._console.is_terminal and time.monotonic() - self._last > _SIGN_OF_LIFE:
             self.say(f"  {runs} runs, {progress.share:.0%} of the rounds{', ' + left if left else ''}")
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{round(seconds)} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"

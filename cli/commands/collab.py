@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from cli.arguments import Subparsers, add_config, read_config
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from common.config import Config, SettingsError
+from common.readable import megabytes
 
 if TYPE_CHECKING:
-    from flwr.app import RecordDict
-
     from common.bundle import Verify
     from common.wire import Introduction
 
@@ -92,13 +91,13 @@ def export_site(options: argparse.Namespace) -> int:
         print(f"skipped or mended: {fault.name}: {fault.reason}", file=sys.stderr)
     content = wire.pack_introduction(introduction)
     content["export"] = ConfigRecord({"settings": settings_digest(run)})
-    print(_what_leaves(introduction, content, site.classes))
+    print(_what_leaves(introduction, site.classes))
     if options.dry_run:
         print("dry run: nothing was written")
         return 0
     out = options.out or Path(f"{identity.name}.bundle")
     size = write_bundle(out, "collaboration", identity.name, content, _signer(path, settings) if options.sign else None)
-    print(f"wrote {out}, {size / 1000:.1f} kB{', signed' if options.sign else ''}")
+    print(f"wrote {out}, {megabytes(size)}{', signed' if options.sign else ''}")
     return 0
 
 
@@ -172,13 +171,13 @@ def _checked(config: Config) -> Config:
 
 
 def _node_config(path: Path, settings: SiteFile) -> dict[str, object]:
-    from cli.commands.site import as_node_config, require_data
+    from cli.deployment.site_start import as_node_config, require_data
 
     require_data(path, settings)
     return tomllib.loads(as_node_config(path, settings))
 
 
-def _what_leaves(introduction: Introduction, content: RecordDict, classes: tuple[str, ...]) -> str:
+def _what_leaves(introduction: Introduction, classes: tuple[str, ...]) -> str:
     from common.collaboration import Collaboration
 
     offer, card = introduction.fingerprint, introduction.card

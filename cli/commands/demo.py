@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
 from rich.console import Console
@@ -33,9 +32,9 @@ def run(options: argparse.Namespace) -> int:
     from cli.simulation.preflight import prepare
     from server.methods import METHODS as REGISTRY
     from server.report import page, read_run
-    from server.run_directory import REPORT, SUMMARY, write_text
+    from server.run_directory import REPORT, SUMMARY, stamped, write_text
 
-    out = (options.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-demo").absolute()
+    out = (options.out or Path("runs") / stamped("demo")).absolute()
     table = Table("method", "groups", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth", "seconds")
     for method in METHODS:
         config = load(CONFIG, {"method": method, "seed": options.seed, "out": str(out / method)})

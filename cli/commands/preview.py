@@ -35,9 +35,9 @@ def run(options: argparse.Namespace) -> int:
     config = read_config(options)
     _require_distances(config)
     if options.on:
-        from cli.commands import run as deployment
+        from cli.deployment.submission import submit
 
-        return deployment.run(options)
+        return submit(config, options.on, out=options.out, insecure=options.insecure)
     if options.out:
         config = config.model_copy(update={"out": str(Path(options.out).absolute())})
     from cli.simulation.preflight import prepare

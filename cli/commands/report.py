@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cli.arguments import Subparsers
 from common.config import SettingsError
+from common.readable import megabytes
 
 
 def register(jobs: Subparsers) -> None:
@@ -34,5 +35,5 @@ def run(options: argparse.Namespace) -> int:
         write_text(out, text)
     except OSError as error:
         raise SettingsError(f"cannot write {out}: {error.strerror}; name another file with --out") from None
-    print(f"{out.absolute()} ({len(text.encode()) / 1e6:.1f} MB)")
+    print(f"{out.absolute()} ({megabytes(len(text.encode()))})")
     return 0

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from cli.arguments import Subparsers
-from cli.commands.settings import toml_value
+from cli.toml_text import schema_toml
 from common.config import SettingsError
-from common.table import Table
 
 _LABELS = ("class", "label", "target", "y")
 
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     table = draft_schema(cells, label, group=options.group, split=options.split, drop=drop)
     if not options.correlations:
         table = table.model_copy(update={"correlations": ()})
-    text = as_toml(table)
+    text = schema_toml(table)
     if options.out is None:
         print(text, end="")
         return 0
@@ -57,21 +56,3 @@ def run(options: argparse.Namespace) -> int:
     options.out.write_text(text, encoding="utf-8")
     print(f"{options.out}: {len(table.columns)} columns, {len(table.classes)} classes", file=sys.stderr)
     return 0
-
-
-def as_toml(table: Table) -> str:
-    """Write a schema as people read it: one block per column."""
-    lines = [f"label = {toml_value(table.label)}", f"classes = {_list(table.classes)}"]
-    lines += [f"{key} = {toml_value(value)}" for key in ("group", "split") if (value := getattr(table, key))]
-    if table.correlations:
-        lines += ["# of the scaled columns, in their order; one per category where there are categories"]
-        lines += ["correlations = [", *(f"    {_list(row)}," for row in table.correlations), "]"]
-    for column in table.columns:
-        lines += ["", "[[columns]]"]
-        for key, value in column.model_dump(exclude_defaults=True).items():
-            lines.append(f"{key} = {_list(value) if isinstance(value, tuple) else toml_value(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _list(values: tuple[object, ...]) -> str:
-    return f"[{', '.join(toml_value(value) for value in values)}]"  # type: ignore[arg-type]

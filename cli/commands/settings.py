@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from cli.arguments import Subparsers
-from common.config import Config, FlatValue, allowed, fields, flat_values, load
+from cli.toml_text import settings_toml, toml_value
+from common.config import Config, allowed, fields, flat_values, load
 
 
 def register(jobs: Subparsers) -> None:
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the settings."""
     config = load(options.config) if options.config else Config()
     if options.toml:
-        print(as_toml(config))
+        print(settings_toml(config))
         return 0
     # Imported late: it brings NumPy and more, which every other command would pay for.
     from server.methods import METHODS
@@ -42,13 +42,3 @@ def run(options: argparse.Namespace) -> int:
         table.add_row(key, toml_value(values[key]), takes, field.description or "", style=None)
     console.print(table, markup=False)
     return 0
-
-
-def as_toml(config: Config) -> str:
-    """Write all settings as flat TOML keys, which is what Flower's run config knows."""
-    return "\n".join(f"{key} = {toml_value(value)}" for key, value in flat_values(config).items())
-
-
-def toml_value(value: FlatValue) -> str:
-    """Write one scalar as TOML; JSON's strings, numbers and truth values are TOML too."""
-    return json.dumps(value, ensure_ascii=False)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.arguments import Subparsers
-from cli.commands.settings import toml_value
 from cli.deployment import authority
 from cli.deployment.address import FLEET_PORT, Address, greet, parse_address, require_free
+from cli.deployment.site_start import as_node_config, check_credentials, require_data
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
 from common.config import FlatValue, SettingsError, parse_override
@@ -101,43 +101,6 @@ def _check(words: list[str], changes: Mapping[str, FlatValue]) -> int:
 
     path = Path(words[0]).absolute()
     return check_site(path, read_start_file(path, SiteFile, changes), Path(words[1]) if len(words) == 2 else None)
-
-
-def check_credentials(path: Path, settings: SiteFile) -> None:
-    """Raise if the site could not trust the server or prove who it is."""
-    authority.read_authority(located(path, settings.ca), authority.present())
-    authority.read_private_key(located(path, settings.key))
-
-
-def require_data(path: Path, settings: SiteFile) -> None:
-    """Raise if the start file does not say where the data are, or they are not there."""
-    if settings.partitions:
-        return
-    if not settings.data:
-        raise SettingsError(f"{path}: data is empty; set it to the folder, manifest or .npz file of this site")
-    if not located(path, settings.data).exists():
-        raise SettingsError(f"{path}: data = {settings.data!r} does not exist; correct it")
-
-
-def as_node_config(path: Path, settings: SiteFile) -> str:
-    """Return what the ClientApp will know of its site, as Flower's node config in TOML."""
-    entries: dict[str, FlatValue] = {"site": settings.site}
-    for key, value in (
-        ("data-path", settings.data),
-        ("cache", settings.cache),
-        ("models", settings.models),
-        ("encoder-weights", settings.encoder_weights),
-        ("anchor-secret", settings.anchor_secret),
-        ("anchor-sample", settings.anchor_sample),
-        ("schema", settings.agreed_schema),
-    ):
-        if value:
-            entries[key] = str(located(path, value))
-    entries |= {"least-aggregate": settings.least_aggregate} if settings.least_aggregate > 1 else {}
-    entries |= {"least-noise": settings.least_noise} if settings.least_noise else {}
-    if settings.partitions:
-        entries |= {"partition-id": settings.partition, "num-partitions": settings.partitions}
-    return "".join(f"{key} = {toml_value(value)}\n" for key, value in entries.items())
 
 
 def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insecure: bool) -> list[Service]:

@@ -16,6 +16,7 @@ CONTROL_PORT = 8000
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _EVERYWHERE = ("0.0.0.0", "::")
+_PATIENCE = 5.0  # seconds to wait for an answer
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,14 @@ def require_free(address: Address, setting: str) -> None:
             ) from None
 
 
-def greet(address: Address, authority: Path | None, *, timeout: float = 5.0) -> str:
+def greet(address: Address, authority: Path | None) -> str:
     """Call a server once; return why it does not answer, or nothing if it does.
 
     With `authority` the server must show a certificate that this CA issued for the address. One that is not right
     raises `SettingsError`, because waiting would not make it right.
     """
     try:
-        with socket.create_connection((address.host, address.port), timeout) as connection:
+        with socket.create_connection((address.host, address.port), _PATIENCE) as connection:
             if authority is not None:
                 context = ssl.create_default_context(cafile=str(authority))
                 context.set_alpn_protocols(["h2"])

@@ -14,8 +14,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from cli.commands.site import as_node_config, check_credentials, require_data
 from cli.deployment import authority
+from cli.deployment.site_start import as_node_config, check_credentials, require_data
 from cli.deployment.start_file import SiteFile, located
 from client.data import NoUsableData, SiteData, discover_classes, load_site
 from client.data.samples import ImageSamples
@@ -25,6 +25,7 @@ from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
 from common.networks import build_for
+from common.readable import duration, megabytes
 
 _TIMED_BATCHES = 4
 _TIMED_EMBEDDINGS = 32
@@ -58,7 +59,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     seen = f"at {run.data.image_size} px" if run.data.table is None else f"on {run.data.table.width} numbers per row"
     print(
         f"training: {run.train.model} {seen}, an epoch over {len(site.train)} samples takes about "
-        f"{_duration(epoch.seconds)} (measured on {epoch.images} samples)"
+        f"{duration(epoch.seconds)} (measured on {epoch.images} samples)"
     )
     print(f"cache: {cache_folder(identity, run.cache)}")
     print(f"models: {models_folder(identity) or 'none are kept'}")
@@ -130,8 +131,8 @@ def _describe_signature(encoder: Encoder, site: SiteData, batch_size: int) -> st
     return (
         f"encoder: {encoder.name} at {encoder.size} px, {encoder.dimension} numbers per image\n"
         f"signature it would send (methods that ask for one): {present} classes × {encoder.dimension}, "
-        f"{signature_bytes(present, encoder.dimension) / 1000:.1f} kB; training images by class: {counts}\n"
-        f"computing it takes about {_duration(measure_embedding(encoder, site, batch_size))}, once"
+        f"{megabytes(signature_bytes(present, encoder.dimension))}; training images by class: {counts}\n"
+        f"computing it takes about {duration(measure_embedding(encoder, site, batch_size))}, once"
     )
 
 
@@ -179,9 +180,3 @@ def measure_embedding(encoder: Encoder, site: SiteData, batch_size: int) -> floa
     for first in range(0, len(some), batch_size):
         encoder.embed(site.images.images(some[first : first + batch_size], encoder.size, 3))
     return (time.perf_counter() - start) * len(site.train) / len(some)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,17 +12,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from common.config import FlatValue, Names, SettingsError, allowed
 from common.section import Section
-
-# The rule by which the server accepts a name from the wire (common/wire.py; a test compares).
-SITE_NAME = re.compile(r"[\w.\-]{1,64}")
+from common.site_name import RULE, is_site_name
 
 
 def check_site_name(name: str) -> str:
     """Return the name of a site, which is a file name too, or raise saying what is wrong with it."""
-    if not SITE_NAME.fullmatch(name):
-        raise SettingsError(f"site name {name[:80]!r} must be 1 to 64 letters, digits, '_', '-' or '.'")
-    if name[0] in ".-":
-        raise SettingsError(f"site name {name!r} must begin with a letter, a digit or '_'")
+    if not is_site_name(name):
+        raise SettingsError(f"site name {name[:80]!r} must be {RULE}")
     return name
 
 

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.commands.settings import as_toml
 from cli.suites.suite import Cell
+from cli.toml_text import settings_toml
 from common.config import SettingsError
 from server import run_directory
 from server.run_directory import is_finished, write_json
@@ -25,14 +25,6 @@ from server.run_directory import is_finished, write_json
 LOG, SETTINGS, COST = "simulate.log", "config.toml", "cost.json"
 _LAST_LINES = 3
 _LOOK = 1.0  # seconds between two looks at the runs
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run that did not finish, and the last it said."""
-
-    cell: Cell
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -68,11 +60,11 @@ class SuiteRunner:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._failures: list[Failure] = []
+        self._failed = 0
         self._done = 0
 
-    def run(self, cells: Sequence[Cell]) -> list[Failure]:
-        """Carry out what is not finished yet; return the runs that failed. Ctrl-C ends those under way in order."""
+    def run(self, cells: Sequence[Cell]) -> int:
+        """Carry out what is not finished yet; return how many failed. Ctrl-C ends those under way in order."""
         waiting = [cell for cell in cells if not is_finished(Path(cell.config.out), cell.config)]
         self._done = len(cells) - len(waiting)
         if self._done:
@@ -89,7 +81,7 @@ class SuiteRunner:
             except BaseException:
                 self._interrupt()
                 raise
-        return self._failures
+        return self._failed
 
     def _progress(self, cells: Sequence[Cell], before: float, start: float) -> Progress:
         share = self._share(cells)
@@ -114,7 +106,7 @@ class SuiteRunner:
         start = time.monotonic()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / SETTINGS).write_text(as_toml(cell.config) + "\n", encoding="utf-8")
+            (folder / SETTINGS).write_text(settings_toml(cell.config) + "\n", encoding="utf-8")
             code, cpu = self._spawn(folder)
             _add_cost(folder, time.monotonic() - start, cpu)
             reason = (_last_words(folder / LOG) or f"exit code {code}") if code else ""
@@ -124,7 +116,7 @@ class SuiteRunner:
             return
         with self._lock:
             if reason:
-                self._failures.append(Failure(cell, reason))
+                self._failed += 1
                 self._say(f"FAILED {cell}: {reason} (see {folder / LOG})")
             else:
                 self._done += 1

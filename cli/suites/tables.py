@@ -35,9 +35,9 @@ def _good(row: Row) -> list[str]:
         row.label,
         f"{row.k.mean:.3g}",
         "after the last" if row.best_round is None else str(row.best_round),
-        *(_percent(row.best[name]) for name in METRICS),
-        _percent(row.final["accuracy"]),
-        _percent(row.worst_tenth),
+        *(_spread(row.best[name]) for name in METRICS),
+        _spread(row.final["accuracy"]),
+        _spread(row.worst_tenth),
         _count(row.better_alone, row.sites),
         _count(row.better_common, row.sites),
         "–" if row.p_value is None else f"{row.p_value:.2g}",
@@ -50,9 +50,9 @@ def _more(row: Row) -> list[str]:
     return [
         row.label,
         ", ".join(map(str, row.seeds)),
-        _percent(row.mean_of_sites),
-        _percent(row.final["macro_f1"]),
-        _percent(row.final["auc"]),
+        _spread(row.mean_of_sites),
+        _spread(row.final["macro_f1"]),
+        _spread(row.final["auc"]),
         f"{row.sent:.1f}",
         f"{row.received:.1f}",
         f"{row.seconds:.0f}",
@@ -60,7 +60,7 @@ def _more(row: Row) -> list[str]:
     ]
 
 
-def _percent(spread: Spread) -> str:
+def _spread(spread: Spread) -> str:
     if not math.isfinite(spread.mean):
         return "–"
     deviation = f" ± {100 * spread.deviation:.1f}" if math.isfinite(spread.deviation) else ""

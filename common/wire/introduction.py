@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 
 from flwr.app import ConfigRecord, RecordDict
 
 from common.fingerprint import KINDS, Fingerprint
 from common.site_card import SiteCard
+from common.site_name import RULE, is_site_name
 from common.wire.records import (
     VERSION,
     WireError,
@@ -23,7 +23,6 @@ from common.wire.records import (
     truth,
 )
 
-_SITE_NAME = re.compile(r"[\w.\-]{1,64}")
 _MAX_FAULTS_NAMED = 20
 
 
@@ -34,11 +33,6 @@ class Introduction:
     card: SiteCard
     fingerprint: Fingerprint | None
     seconds: float
-
-
-def is_site_name(name: str) -> bool:
-    """Whether a site may be called so: 1 to 64 letters, digits, '_', '-' or '.'."""
-    return _SITE_NAME.fullmatch(name) is not None
 
 
 def pack_introduction(introduction: Introduction) -> RecordDict:
@@ -75,7 +69,7 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
     config = scalars_of(content, "site", ConfigRecord)
     name = text(config, "name")
     if not is_site_name(name):
-        raise WireError(f"site name {name[:80]!r} must be 1 to 64 letters, digits, '_', '-' or '.'")
+        raise WireError(f"site name {name[:80]!r} must be {RULE}")
     counts = config.get("class_counts")
     if not isinstance(counts, list) or len(counts) != classes:
         raise WireError(f"class counts must be a list of {classes} numbers")

@@ -26,15 +26,15 @@ def path_similarity(paths: Sequence[HeadPath]) -> NDArray[np.float64]:
     return cosine_similarity([path.changes.ravel() for path in paths])
 
 
-def modularity_partition(similarity: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.int64]:
+def modularity_partition(similarity: NDArray[np.float64]) -> NDArray[np.int64]:
     """Group sites by greedy modularity moves (Louvain): labels int64[N], 0..K-1, numbered by first member.
 
     The graph's weights are the similarities; negative ones become 0, and there are no self loops. A site without a
-    positive similarity stays alone. `seed` fixes the order in which sites are tried, so equal input gives equal labels.
+    positive similarity stays alone. The order in which sites are tried is fixed, so equal input gives equal labels.
     """
     weights = np.where(similarity > _ROUNDING, similarity, 0.0)
     np.fill_diagonal(weights, 0.0)
-    communities = networkx.community.louvain_communities(networkx.from_numpy_array(weights), weight="weight", seed=seed)
+    communities = networkx.community.louvain_communities(networkx.from_numpy_array(weights), weight="weight", seed=0)
     labels = np.empty(len(similarity), np.int64)
     for label, members in enumerate(sorted(communities, key=min)):
         labels[list(members)] = label

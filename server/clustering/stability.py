@@ -47,19 +47,15 @@ class Stability:
         np.fill_diagonal(shared, np.nan)
         return _row_means(shared)
 
-    def with_rival(self, labels: NDArray[np.int64]) -> tuple[Vector, NDArray[np.int64]]:
-        """How often each site is with the group, other than its own, that it is with most, and which group that is.
-
-        0 and -1 where there is no other group.
-        """
+    def with_rival(self, labels: NDArray[np.int64]) -> Vector:
+        """How often each site is with the group, other than its own, that it is with most; 0 where there is none."""
         groups = np.unique(labels)
         shares = np.zeros((len(labels), len(groups)))
         for column, group in enumerate(groups):
             shares[:, column] = np.nan_to_num(_row_means(self.together[:, labels == group]))
         shares[np.equal.outer(labels, groups)] = -1.0
-        best = shares.argmax(axis=1)
-        largest = shares.max(axis=1)
-        return np.maximum(largest, 0.0), np.where(largest < 0, -1, groups[best])
+        largest: Vector = shares.max(axis=1)
+        return np.maximum(largest, 0.0)
 
     def _mean(self, labels: NDArray[np.int64], *, same: bool) -> float:
         pairs = np.triu(np.equal.outer(labels, labels) == same, 1) & ~np.isnan(self.together)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.config import Config
+from common.readable import duration
 from server.events import (
     CheckpointFailed,
     Event,
@@ -82,14 +83,14 @@ class _Clock:
 
     @property
     def elapsed(self) -> str:
-        return _duration(time.monotonic() - self._start)
+        return duration(time.monotonic() - self._start)
 
     @property
     def left(self) -> str:
         if self.done == self._before:
             return "?"
         mean = (time.monotonic() - self._first_round) / (self.done - self._before)
-        return _duration(mean * (self.rounds - self.done))
+        return duration(mean * (self.rounds - self.done))
 
 
 class PlainProgress:
@@ -337,9 +338,3 @@ def _grouping(event: GroupsFormed) -> str:
     window = event.k_window or ()
     text += f"; no K of {window[0]} to {window[-1]} stands out (CV {event.cv:.2f}), the best silhouette of all decides"
     return text
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from common.readable import duration, megabytes
 from server.migration import Evidence
 from server.report.figure import Figure, label, site_axis
 from server.report.palette import group_colour, group_symbol
@@ -232,20 +233,3 @@ def _seconds(record: RunRecord) -> Figure:
         ("stage", "seconds_at_server", "seconds_at_sites"),
         [(stage, record.seconds[stage], at_sites[stage]) for stage in stages],
     )  # fmt: skip
-
-
-def duration(seconds: float) -> str:
-    """A length of time in words."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def megabytes(count: float) -> str:
-    """A number of bytes in words."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} bytes"

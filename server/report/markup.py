@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from common.readable import percent
 from server.report.figure import Figure
 from server.report.palette import SYMBOLS
 
@@ -95,7 +96,7 @@ def _shown(value: Cell, *, is_share: bool) -> tuple[str, str]:
     if isinstance(value, str):
         return value, ""
     if is_share:
-        return f"{value:.1%}", f"{value:.6g}"
+        return percent(value), f"{value:.6g}"
     if isinstance(value, int):
         return f"{value:,}", str(value)
     return f"{value:.3g}", f"{value:.6g}"

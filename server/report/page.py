@@ -17,7 +17,8 @@ from server.report.script import SCRIPT
 from server.report.sections import sections
 from server.report.style import style_sheet
 
-_OUTCOMES = {"running": "running", "finished": "finished", "interrupted": "interrupted", "failed": "failed"}
+# What the style sheet knows; anything else in a log is not written into the page's markup.
+_ENDS = ("finished", "interrupted", "failed")
 
 
 def page(records: Sequence[RunRecord], *, stamp: str | None = None, pause: float = 2.0) -> str:
@@ -68,7 +69,7 @@ def main_part(records: Sequence[RunRecord]) -> str:
     )
     drawings = [one.drawing() for part in parts for one in part.figures]
     started = str(record.about.get("started", ""))[:16].replace("T", " ")
-    outcome = _OUTCOMES.get(record.outcome, "running")
+    outcome = record.outcome if record.outcome in _ENDS else "running"
     facts = [f'<span class="outcome {outcome}">{outcome}</span>', escape(record.name), f"seed {record.seed}"]
     facts += [escape(started)] if started else []
     return (

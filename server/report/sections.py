@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,9 @@ from html import escape
 import numpy as np
 
 from common.config import flatten
+from common.readable import megabytes, percent
 from server.events import SitesPersonalised
-from server.report.course_figures import STAGES, cost_figures, evidence_words, megabytes, moves_figure
+from server.report.course_figures import STAGES, cost_figures, evidence_words, moves_figure
 from server.report.figure import Figure
 from server.report.grouping_figures import grouping_figures
 from server.report.markup import figure, group_chip, paragraph, table, tiles
@@ -68,9 +68,9 @@ def _summary(record: RunRecord, looked: Study | None, others: Sequence[RunRecord
     values = [(str(len(record.labels) or len(record.cards)), "sites"), (str(len(record.groups)), "groups")]
     if record.last is not None:
         values += [
-            (_percent(record.last.overall.accuracy), "accuracy, all test images"),
-            (_percent(record.last.mean_site_accuracy), "mean of sites"),
-            (_percent(record.last.worst_tenth_accuracy), "worst tenth of sites"),
+            (percent(record.last.overall.accuracy), "accuracy, all test images"),
+            (percent(record.last.mean_site_accuracy), "mean of sites"),
+            (percent(record.last.worst_tenth_accuracy), "worst tenth of sites"),
         ]
     if record.kept:
         values.append((str(len(record.kept)), "sites keep their model"))
@@ -369,7 +369,3 @@ def _settings(record: RunRecord) -> Section:
     listed = table(("setting", "value"), rows, caption="Settings", wide=("value",))
     section.body = f"<details id=all-settings><summary>All settings and versions</summary>{listed}</details>"
     return section
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}" if math.isfinite(value) else "–"

@@ -51,7 +51,7 @@ class Study:
         Mean and per site of the grouping itself.
     stability
         None for fewer than three sites.
-    own, rival, rival_group
+    own, rival
         How often each site is with its own group and with the nearest other one when sites are left out.
     hard : bool[N]
         Sites that could as well be elsewhere.
@@ -66,7 +66,6 @@ class Study:
     stability: Stability | None
     own: NDArray[np.float64]
     rival: NDArray[np.float64]
-    rival_group: NDArray[np.int64]
     hard: NDArray[np.bool_]
 
 
@@ -99,10 +98,9 @@ def _study(distance: bytes, labels: bytes, method: str, settings: ClusterSetting
     stability = redraw(matrix, form, generator(seed, "stability"), draws=draws, share=1 - LEFT_OUT)
     silhouettes = site_silhouettes(matrix, groups)
     own, rival = np.full(count, np.nan), np.zeros(count)
-    rival_group = np.full(count, -1)
     hard = np.zeros(count, np.bool_)
     if stability is not None:
-        own, (rival, rival_group) = stability.with_own(groups), stability.with_rival(groups)
+        own, rival = stability.with_own(groups), stability.with_rival(groups)
         # Who is alone has nobody to stay with; what counts is how seldom it joins others.
         lead = np.where(np.isnan(own), 1.0 - rival, own - rival)
         hard = (lead < _LEAD) | (silhouettes < 0)
@@ -116,7 +114,6 @@ def _study(distance: bytes, labels: bytes, method: str, settings: ClusterSetting
         stability=stability,
         own=own,
         rival=rival,
-        rival_group=rival_group,
         hard=hard,
     )
 

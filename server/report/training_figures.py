@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from common.readable import percent
 from server.report.figure import MOST_LABELS, Figure, label, percent_axis, site_axis
 from server.report.palette import DASHES, group_colour, group_dash, group_symbol
 from server.report.record import RunRecord, accuracies, figures_of
@@ -94,13 +95,14 @@ def _overall(record: RunRecord, others: Sequence[RunRecord]) -> Figure:
                 "line": {"color": "@muted", "width": 1.5, "dash": "dot"},
             }
         )  # fmt: skip
+    accuracy = percent(last.overall.accuracy, unknown="not known")
     return Figure(
         "training",
         "Accuracy over the rounds",
         "The share of test images that are classified correctly, after each round. A low line of the worst tenth under "
         "a high overall line means that a few sites are served badly. Models that stay at the thin dotted line have "
         "learnt no more than which class is frequent in their group.",
-        f"After round {last.round_number} the accuracy over all test samples is {_percent(last.overall.accuracy)}.",
+        f"After round {last.round_number} the accuracy over all test samples is {accuracy}.",
         traces,
         {
             "xaxis": {"title": {"text": "round"}, "rangemode": "tozero", "zeroline": False},
@@ -228,7 +230,3 @@ def _per_site(record: RunRecord, fedavg: RunRecord | None) -> Figure:
 
 def _finite(value: float) -> float:
     return value if math.isfinite(value) else -1.0
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}" if math.isfinite(value) else "not known"

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from server.report.course_figures import duration, megabytes
+from common.readable import duration, megabytes, percent
 from server.report.record import RunRecord, accuracies
 from server.report.study import LEFT_OUT, NO_STRUCTURE, Study, reading
 from server.report.training_figures import baseline, naming_accuracy
@@ -77,9 +77,9 @@ def _what_came_out(record: RunRecord, others: Sequence[RunRecord]) -> str:
             return "No round has been tested yet, so nothing can be said about the models."
         return "What the models would achieve is not known: nothing was trained."
     text = (
-        f"The models classify {last.overall.accuracy:.1%} of all test images correctly, {last.mean_site_accuracy:.1%} "
-        f"at the average site and {last.worst_tenth_accuracy:.1%} at the worst tenth of the "
-        f"sites{_beside_naming(record)}"
+        f"The models classify {percent(last.overall.accuracy)} of all test images correctly, "
+        f"{percent(last.mean_site_accuracy)} at the average site and "
+        f"{percent(last.worst_tenth_accuracy)} at the worst tenth of the sites{_beside_naming(record)}"
     )
     fedavg = baseline(others) if record.method != "fedavg" else None
     if fedavg is None or fedavg.last is None:
@@ -89,8 +89,8 @@ def _what_came_out(record: RunRecord, others: Sequence[RunRecord]) -> str:
     named = f": {names(worse)}" if worse else ""
     verb, where = ("does", "its group") if len(worse) == 1 else ("do", "groups")
     return (
-        f"{text}; one model for all (FedAvg) gets {fedavg.last.overall.accuracy:.1%}, and {len(worse) or 'none'} of "
-        f"{count(common, 'site')} {verb} worse in {where} than under FedAvg{named}."
+        f"{text}; one model for all (FedAvg) gets {percent(fedavg.last.overall.accuracy)}, and "
+        f"{len(worse) or 'none'} of {count(common, 'site')} {verb} worse in {where} than under FedAvg{named}."
     )
 
 
@@ -104,7 +104,8 @@ def _beside_naming(record: RunRecord) -> str:
     if record.last.overall.accuracy > naming + _STANDARD_ERRORS * error:
         return ""
     whose = "each group's" if len(record.groups) > 1 else "the"
-    return f", which is not clearly more than always naming {whose} most frequent class would get (about {naming:.1%})"
+    about = percent(naming)
+    return f", which is not clearly more than always naming {whose} most frequent class would get (about {about})"
 
 
 def worse_sites(record: RunRecord, fedavg: RunRecord) -> list[str]:

@@ -291,6 +291,7 @@ def test_nobody_works_on_a_suite_twice(tmp_path: Path) -> None:
         assert lock < 0
 
 
+@pytest.mark.federation
 def test_a_failed_run_is_named_the_rest_goes_on_and_what_is_done_stays_done(
     tmp_path: Path, shared_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

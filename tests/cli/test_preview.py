@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
-from common.config import Config
+from common.config import Config, load
 from server.app import conduct
 from server.listeners import run_listeners
 from server.run_directory import open_run
@@ -70,3 +70,24 @@ def test_it_groups_and_says_whether_that_is_worth_it(
 def test_a_method_that_compares_nobody_has_no_preview(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preview", str(settings), "--set", "method=fedavg"]) == 2
     assert "it takes one of fmcl, fmcl-fixed-k" in capsys.readouterr().err
+
+
+def test_real_sites_are_asked_by_a_run_without_rounds(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[Config] = []
+
+    def flower(self: object, file: Path) -> int:
+        submitted.append(load(file))
+        return 0
+
+    monkeypatch.setattr("cli.deployment.submission._Follower.submit", flower)
+    folder = tmp_path / "federation"
+    assert (
+        main(["provision", str(folder), "--server", "127.0.0.1:1", "--sites", "a,b", "--control", "127.0.0.1:2"]) == 0
+    )
+    text = settings.read_text(encoding="utf-8").replace("sites = ", "# ")
+    settings.write_text(text, encoding="utf-8")
+    assert main(["preview", str(settings), "--on", str(folder), "--set", 'data.classes="x,y"']) == 0
+    assert (submitted[0].rounds, submitted[0].sites) == (0, 2)
+    assert Path(submitted[0].out).parent == folder / "runs"

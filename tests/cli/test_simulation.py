@@ -82,6 +82,7 @@ def first(home: Path) -> Path:
     return out
 
 
+@pytest.mark.federation
 def test_a_run_directory_is_complete(first: Path) -> None:
     files = {path.name for path in first.iterdir()}
     assert files == {
@@ -100,12 +101,14 @@ def test_a_run_directory_is_complete(first: Path) -> None:
         assert "event" in json.loads(line)
 
 
+@pytest.mark.federation
 def test_the_same_command_gives_the_same_bits(first: Path, home: Path) -> None:
     out = home / "again"
     assert simulate(home, out).returncode == 0
     assert (out / "metrics.csv").read_bytes() == (first / "metrics.csv").read_bytes()
 
 
+@pytest.mark.federation
 def test_one_site_at_a_time_needs_no_engine_and_gives_the_same_bits(first: Path, home: Path) -> None:
     out = home / "one"
     line = [*command(out), "--jobs", "1"]
@@ -116,6 +119,7 @@ def test_one_site_at_a_time_needs_no_engine_and_gives_the_same_bits(first: Path,
     assert (out / "metrics.csv").read_bytes() == (first / "metrics.csv").read_bytes()
 
 
+@pytest.mark.federation
 def test_a_run_is_never_overwritten(first: Path, home: Path) -> None:
     done = simulate(home, first)
     assert done.returncode == 2
@@ -138,6 +142,7 @@ def superlink_cleanup(home: Path) -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.federation
 def test_flwr_run_gives_the_same_summary(first: Path, home: Path, superlink_cleanup: str) -> None:
     out = home / "flwr-run"
     # Flower knows nothing of configs/demo.toml: what that file sets beyond the defaults is said here.
@@ -163,6 +168,7 @@ def test_flwr_run_gives_the_same_summary(first: Path, home: Path, superlink_clea
     assert (out / "metrics.csv").read_bytes() == (first / "metrics.csv").read_bytes()
 
 
+@pytest.mark.federation
 def test_ctrl_c_leaves_a_valid_run_directory_and_no_process(home: Path) -> None:
     out, mark = home / "interrupted", f"interrupted-{os.getpid()}"
     process = subprocess.Popen(

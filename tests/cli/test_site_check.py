@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cli.commands.provision import Layout, provision
 from cli.deployment import site_check
 from cli.deployment.authority import present
+from cli.deployment.layout import Layout
+from cli.deployment.provisioning import provision
 from cli.main import main
 from common.signature import Signature
 from tests.support.tables import wine_settings
@@ -73,7 +74,7 @@ def test_it_tells_everything(site: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "malignant/empty.png: is empty" in text
     assert "device: c" in text
     assert "encoder: random:resnet10t at 32 px, 512 numbers per image" in text
-    assert "2 classes × 512, 4.1 kB; training images by class: benign 16, malignant 8" in text
+    assert "2 classes × 512, 4.13 kB; training images by class: benign 16, malignant 8" in text
     assert "lenet5 at 8 px, an epoch over 24 samples takes about" in text
     assert "fl.example.org:9092 not called" in text
     assert "PROBLEM" not in text

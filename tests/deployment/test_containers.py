@@ -230,6 +230,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         pytest.skip(str(reason))
 
 
+@pytest.mark.containers
 def test_twenty_containers_train_and_one_that_is_killed_comes_back(federation: Federation) -> None:
     """All sites are in the first two rounds; one is killed in the third, is named, and takes part again."""
     settings = ("rounds=3", "round.deadline=400", "round.start_timeout=400")
@@ -290,6 +291,7 @@ def test_twenty_containers_train_and_one_that_is_killed_comes_back(federation: F
     assert all(federation.inspect(name)["RestartCount"] == 0 for name in ("server", *others))
 
 
+@pytest.mark.containers
 def test_the_link_is_tls_and_every_site_proves_who_it_is(federation: Federation) -> None:
     link = federation.engine.docker("top", federation.container("server"), "-ww", "-o", "pid,args")
     superlink = next(line for line in link.splitlines() if "cli.deployment.superlink" in line)
@@ -320,11 +322,13 @@ for host, port in (("server", 9092), ("server", 8000), ("server", 9095), ("192.0
 """
 
 
+@pytest.mark.containers
 def test_a_site_reaches_the_server_and_nobody_else(federation: Federation) -> None:
     said = federation.engine.docker("exec", federation.container("site-01"), "python", "-c", _PROBE)
     assert said.split("\n") == ["server 9092", ""]
 
 
+@pytest.mark.containers
 def test_containers_run_without_root_and_are_healthy(federation: Federation) -> None:
     for name in ("server", *site_names(SITES)):
         identity = federation.engine.docker("exec", federation.container(name), "id", "-u")

@@ -114,6 +114,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield made
 
 
+@pytest.mark.federation
 def test_a_stranger_is_turned_away_by_name(federation: Federation) -> None:
     """Someone with the right CA certificate, but a key that nobody registered."""
     layout = federation.layout
@@ -135,6 +136,7 @@ def test_a_stranger_is_turned_away_by_name(federation: Federation) -> None:
     until(lambda: "SuperNode ID:" in stranger.text, PATIENCE, "the site gets in")
 
 
+@pytest.mark.federation
 def test_registering_again_registers_nothing(federation: Federation) -> None:
     layout = federation.layout
     settings = read_start_file(layout.server_file, ServerFile)
@@ -143,6 +145,7 @@ def test_registering_again_registers_nothing(federation: Federation) -> None:
     assert register_sites(control, layout.authority, keys) == []
 
 
+@pytest.mark.federation
 def test_a_site_that_was_shut_out_stays_out(federation: Federation, capsys: pytest.CaptureFixture[str]) -> None:
     layout = federation.layout
     folder = str(layout.root)
@@ -161,6 +164,7 @@ def test_a_site_that_was_shut_out_stays_out(federation: Federation, capsys: pyte
     assert "cannot read the public key" in capsys.readouterr().err
 
 
+@pytest.mark.federation
 def test_everything_ends_on_sigterm(federation: Federation) -> None:
     until(lambda: "taking part as a" in federation.started["a"].text, PATIENCE, "site a takes part")
     running = [started for started in federation.started.values() if started.process.poll() is None]

@@ -10,6 +10,8 @@ import pytest
 from server.events import ReplyAccepted
 from tests.support.faults import ROUNDS, WRONG_ANSWERS, Stage, stage_faults
 
+pytestmark = pytest.mark.federation
+
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:

@@ -375,6 +375,7 @@ def test_checkpoints_may_be_rare_or_off(quick: MakeConfig, tmp_path: Path) -> No
         assert watching.seen == expected
 
 
+@pytest.mark.federation
 def test_killed_at_any_moment_a_run_can_be_resumed_to_the_same_bits() -> None:
     """Every event of a small run, and every moment around a write, is a kill point (tests/support/kill_points.py)."""
     result = subprocess.run(

@@ -18,8 +18,8 @@ from server.migration import (
     Suspect,
     Verdict,
     by_signature,
-    medians_of_others,
 )
+from server.migration.vectors import medians_of_others
 from tests.support.arrays_federation import ArraysFederation
 
 DRIFT = 21

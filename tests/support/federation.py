@@ -24,7 +24,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from cli.commands.provision import Layout
+from cli.deployment.layout import Layout
 from cli.main import main
 from server.event_log import Logged, read_events
 from server.events import Event
@@ -216,12 +216,12 @@ def events_of(out: Path, kind: type[Event], **match: object) -> list[Logged]:
 
 
 def changed_project(folder: Path, name: str, addition: str) -> Path:
-    """A copy of the project whose ClientApp has `addition` at its end, and the module tests/`name` in `client`."""
+    """A copy of the project: its ClientApp ends with `addition`, and `client` has the module `name` of this folder."""
     for part in ("client", "common", "server", "cli"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / part, folder)
-    shutil.copy(ROOT / "tests" / f"{name}.py", folder / "client")
+    shutil.copy(Path(__file__).with_name(f"{name}.py"), folder / "client")
     with (folder / "client" / "app.py").open("a") as code:
         code.write(addition)
     return folder

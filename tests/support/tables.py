@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_wine
 
-from cli.commands.schema import as_toml
+from cli.toml_text import schema_toml
 from client.data.draft import draft_schema
 from client.data.tables import read_columns
 
@@ -26,7 +26,7 @@ def write_wine(folder: Path) -> Path:
     kinds = np.array(["barolo", "grignolino", "barbera"])[wine.target]
     rows = [[*values, kind] for values, kind in zip(wine.data.tolist(), kinds, strict=True)]
     path = write_csv(folder / "wine.csv", [*names, "class"], rows)
-    (folder / "wine.toml").write_text(as_toml(draft_schema(read_columns(path), "class")), encoding="utf-8")
+    (folder / "wine.toml").write_text(schema_toml(draft_schema(read_columns(path), "class")), encoding="utf-8")
     return path
 
 

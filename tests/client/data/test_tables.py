@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.commands.schema import as_toml
 from cli.main import main
+from cli.toml_text import schema_toml
 from client.data import load_site
 from client.data.draft import draft_schema
 from client.data.tables import read_columns, read_table_samples
@@ -199,7 +199,7 @@ def test_a_draft_knows_categories_and_refuses_notes(tmp_path: Path) -> None:
     assert check_table(json.loads(write_table(table))) == table
     # Constant columns and indicators that always sum to one leave no NaN.
     assert np.isfinite(table.correlations).all()
-    assert "shares" in as_toml(table)
+    assert "shares" in schema_toml(table)
 
 
 def test_the_command_drafts_and_never_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,6 +156,7 @@ def test_watch_says_what_is_wrong(growing: Growing, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
+@pytest.mark.browser
 def test_an_open_page_follows_the_run(growing: Growing, tmp_path: Path) -> None:
     growing.grow_to(1)
     with served(growing.directory) as port, chromium(tmp_path / "browser") as browser:

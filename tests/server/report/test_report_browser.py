@@ -19,7 +19,7 @@ from server.run_directory import write_text
 from tests.server.report.test_report import EVIL
 from tests.support.browser import CHROMIUM, DESKTOP, DRIVER, MISSING, PHONE, Browser, chromium
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)]
 
 PLOTS = {
     "one site": Plot(sites=1, kinds=1, rounds=2),

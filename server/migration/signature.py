@@ -1,0 +1,62 @@
+"""The verdict by a fresh signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.migration.verdict import Suspect, Verdict
+
+
+def by_signature(
+    suspect: Suspect,
+    fresh: int,
+    distance: NDArray[np.float64],
+    rows: NDArray[np.intp],
+    labels: NDArray[np.int64],
+    witnesses: NDArray[np.bool_],
+) -> Verdict:
+    """Judge by a fresh signature: the nearest group, if it fits, else a new one; a site that is alone already stays.
+
+    A signature fits nowhere if it is as foreign to the nearest group as the groups are to each other: its mean distance
+    to the group's members is no smaller than the smallest mean distance from them to another group.
+
+    Parameters
+    ----------
+    suspect
+        Who is examined.
+    fresh
+        Row of its fresh signature in `distance`.
+    distance : float64[M, M]
+        Among all signatures, old and fresh.
+    rows : int[N]
+        Row of each member's signature; of a suspect that is still to be examined, the one it sent before.
+    labels : int64[N]
+        The members' groups.
+    witnesses : bool[N]
+        Who is above suspicion. A group without any is described by what its members sent before.
+    """
+    speakers: dict[int, NDArray[np.intp]] = {}
+    for group in np.unique(labels).tolist():
+        members = labels == group
+        speakers[group] = rows[members & witnesses if (members & witnesses).any() else members]
+    distances = {group: float(distance[fresh, rows].mean()) for group, rows in speakers.items()}
+    # On a tie the site stays where it is.
+    nearest = min(distances, key=lambda group: (distances[group], group != suspect.group, group))
+    fits = distances[nearest] < _reach(nearest, distance, speakers)
+    alone = int((labels == suspect.group).sum()) == 1
+    target = nearest if fits else suspect.group if alone else None
+    return Verdict(suspect.site, suspect.group, target, replace(suspect.evidence, distances=distances))
+
+
+def _reach(group: int, distance: NDArray[np.float64], speakers: Mapping[int, NDArray[np.intp]]) -> float:
+    """How far from a group's members a signature may be and still fit."""
+    rows = speakers[group]
+    neighbours = [float(distance[np.ix_(rows, other)].mean()) for key, other in speakers.items() if key != group]
+    if neighbours:
+        return min(neighbours)
+    # The only group has no neighbour; then it reaches twice as far as its widest member.
+    return 2 * float(distance[np.ix_(rows, rows)].sum(axis=1).max()) / max(len(rows) - 1, 1)

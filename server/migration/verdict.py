@@ -1,0 +1,52 @@
+"""What a migration rule says: who is suspected, where it belongs, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a site was suspected or moved: the figures of an examination, or only a reason in words.
+
+    Attributes
+    ----------
+    cosine
+        With the direction of its own group; None where nobody else could testify.
+    cosines
+        With the directions of the other groups.
+    norm, peer_norm, usual_norm
+        Length of its head update, the median of its peers', the median of its own last calm rounds; None: unknown.
+    distances
+        Mean distance of its fresh signature to each group; empty where none was asked for.
+    reason
+        Of a move by the method's own rule or by the site's choice; empty for an examination.
+    """
+
+    cosine: float | None = None
+    cosines: dict[int, float] = field(default_factory=dict)
+    norm: float | None = None
+    peer_norm: float | None = None
+    usual_norm: float | None = None
+    distances: dict[int, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A site that has been an outlier for long enough to be examined."""
+
+    site: str
+    group: int
+    rounds: int
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where a site belongs from now on: a group, perhaps the one it is in, or (None) a new one of its own."""
+
+    site: str
+    origin: int
+    target: int | None
+    evidence: Evidence
