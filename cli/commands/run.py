@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import tempfile
 import time
@@ -18,10 +17,10 @@ from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import flower_environment, program, say
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
+from server.flower.log_lines import started_run
 from server.run_directory import CHECKPOINTS, read_events
 
 _PROJECT = Path(__file__).parents[2]
-_STARTED = re.compile(r"Successfully started run (\d+)")
 _CALL_EVERY = 2.0  # seconds between two calls to a server that is away
 
 
@@ -96,8 +95,7 @@ class _Follower:
             assert process.stdout is not None
             for line in process.stdout:
                 print(line, end="", flush=True)
-                if started := _STARTED.search(line):
-                    self._run_id = started[1]
+                self._run_id = started_run(line) or self._run_id
             return process.wait()
 
 
