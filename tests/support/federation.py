@@ -213,12 +213,12 @@ def events_of(out: Path, kind: str = "", **match: object) -> list[dict[str, Any]
 
 
 def changed_project(folder: Path, name: str, addition: str) -> Path:
-    """A copy of the project whose ClientApp has `addition` at its end, and the module tests/`name` in `client`."""
+    """A copy of the project whose ClientApp ends with `addition`, and the module tests/support/`name` in `client`."""
     for part in ("client", "common", "server", "cli"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / part, folder)
-    shutil.copy(ROOT / "tests" / f"{name}.py", folder / "client")
+    shutil.copy(ROOT / "tests" / "support" / f"{name}.py", folder / "client")
     with (folder / "client" / "app.py").open("a") as code:
         code.write(addition)
     return folder
