@@ -7,7 +7,6 @@ under a project name of its own, runs FMCL on handwritten digits, and removes th
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import subprocess
@@ -19,7 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from server.event_log import read_events
+from server.events import ReplyAccepted, RoundFinished, StageStarted
 
 ROOT = Path(__file__).parents[1]
 PROJECT = "coterie-benchmark"
@@ -93,12 +94,14 @@ def measure(sites: int, rounds: int) -> None:
         finally:
             subprocess.run([*line, "down", "-v", "-t", "5"], check=True, capture_output=True)
         (log,) = Path(folder).glob("runs/*/events.jsonl")
-        events: list[dict[str, Any]] = [json.loads(text) for text in log.read_text().splitlines()]
-    ends = [event["time"] for event in events if event["event"] == "RoundFinished"]
-    first = next(event["time"] for event in events if event["event"] == "StageStarted" and event["stage"] == "enrol")
-    train = next(event["time"] for event in events if event["event"] == "StageStarted" and event["stage"] == "train")
+        entries = read_events(log.parent).entries
+    ends = [entry.time for entry in entries if isinstance(entry.event, RoundFinished)]
+    stages = [(entry.time, entry.event.stage) for entry in entries if isinstance(entry.event, StageStarted)]
+    first = next(at for at, stage in stages if stage == "enrol")
+    train = next(at for at, stage in stages if stage == "train")
     seconds = [after - before for before, after in zip([train, *ends], ends, strict=False)]
-    heard = {event["site"] for event in events if event["event"] == "ReplyAccepted" and event["round_number"] == rounds}
+    replies = [entry.event for entry in entries if isinstance(entry.event, ReplyAccepted)]
+    heard = {reply.site for reply in replies if reply.round_number == rounds}
     assert len(heard) == sites, f"only {len(heard)} sites took part in the last round"
     print("| containers | up | signature stage | round, median | slowest | all sites | one site | server | machine |")
     print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")

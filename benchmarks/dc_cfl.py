@@ -27,6 +27,8 @@ from cli.simulation.engine import preflight, simulate
 from client.data.draft import draft_schema
 from client.data.tables import read_columns
 from common.config import parse
+from server.event_log import read_events
+from server.events import Solved
 
 SITES, PUBLIC_ROWS = 100, 200
 SCHEMES = {
@@ -118,7 +120,7 @@ def run(out: Path, scheme: str, seed: int, settings: dict[str, object]) -> dict[
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     if summary["left_out"]:
         raise RuntimeError(f"{folder}: {summary['left_out']} sites left out")
-    solved = [json.loads(line) for line in (folder / "events.jsonl").open(encoding="utf-8") if '"Solved"' in line]
+    solved = read_events(folder).of(Solved)
     return summary | {"cpu": json.loads(done.read_text()), "solved": solved[0] if solved else None}
 
 
@@ -152,7 +154,7 @@ def main() -> None:
             cells += [cell(runs), f"{paper:.4f}"]
             seconds.append(f"{method}, {scheme}: {statistics.median(found['cpu'] for found in runs):.1f}")
             if method == "DC-CFL":
-                choices = ", ".join(f"t = {one['solved']['threshold']:g} (K = {one['k']})" for one in runs)
+                choices = ", ".join(f"t = {one['solved'].threshold:g} (K = {one['k']})" for one in runs)
                 chosen.append(f"{scheme}: {choices}")
         print(f"| {method} | " + " | ".join(cells) + " |", flush=True)
     print("\nChosen by validation: " + "; ".join(chosen) + ".")

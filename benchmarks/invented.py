@@ -20,13 +20,14 @@ from server.events import (
     Listener,
     ReplyAccepted,
     RoundFinished,
+    RoundTrained,
     RunEnded,
     RunStarted,
     SiteCleared,
     SiteEnrolled,
     SiteLeftOut,
-    SiteMoved,
     SitePlaced,
+    SitesMoved,
     StageStarted,
 )
 from server.listeners.artifacts import Artifacts
@@ -146,6 +147,7 @@ def _round(
     if plot.trouble and number == 3:
         labels["late-1"] = 0
         events += [SiteEnrolled(_card("late-1", counts[0]), late=True), SitePlaced(3, "late-1", 0, 0.62)]
+    events.append(RoundTrained(number, 0.5, dict(labels)))
     events.append(StageStarted("evaluate", number, len(names)))
     tested = [name for name in labels if name not in absent]
     events += [ReplyAccepted("evaluate", number, name, size, 12_000, 0.1) for name in tested]
@@ -170,7 +172,7 @@ def _moves(number: int, names: Sequence[str], labels: dict[str, int]) -> list[Ev
         origin = labels[name]
         target = next(group for group in groups if group != origin)
         evidence = Evidence(-0.31, {target: 0.72}, 4.2, 0.9, 1.1, {origin: 2.5, target: 0.2})
-        events.append(SiteMoved(number, name, origin, target, False, evidence))
+        events.append(SitesMoved(number, (name,), origin, target, False, evidence))
         labels[name] = target
     name = names[0]
     events.append(SiteCleared(number, name, labels[name], Evidence(-0.05, {}, 1.4, 0.4, None, {labels[name]: 0.1})))

@@ -10,7 +10,7 @@ from client.identity import Identity
 from common.config import SiteSettings
 from common.kept_model import ModelCard, describe, save_model
 from common.metrics import Metrics
-from common.models import State
+from common.state import State
 
 MODEL, CARD = "model.safetensors", "model.json"
 

@@ -14,11 +14,11 @@ from torch import nn
 
 from client.data import SiteData
 from client.data.split import split
-from client.objectives import plain
 from client.training import TrainingDiverged, evaluate, train
 from common.config import SiteSettings, TrainSettings
-from common.models import State, get_state, set_state
+from common.models import get_state, set_state
 from common.randomness import derive_seed
+from common.state import State
 
 SHARE = 0.2
 # With fewer samples a validation part says nothing.
@@ -149,5 +149,4 @@ class Personalisation:
             rounds=1,
             seed=derive_seed(self._seed, f"personal {kept}", site.name, epoch),
             device=self._device,
-            objective=plain,
         )

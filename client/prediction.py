@@ -16,8 +16,9 @@ from client.encoder import load_encoder
 from client.training import default_device, log_probabilities
 from common.config import SettingsError
 from common.kept_model import ModelCard, load_model
-from common.models import InvalidState, State, build, set_state
+from common.models import InvalidState, build, set_state
 from common.networks import mlp_like
+from common.state import State
 
 _BATCH = 128
 

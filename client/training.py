@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client.objectives import Objective
 from common.config import TrainSettings
 from common.metrics import EvaluationStatistics, from_scores
+from common.schedule import learning_rate
+
+# (model, inputs, labels int64[n]) -> scalar loss, a mean over the batch.
+Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+# Testing keeps no activations for a backward pass, so it takes larger steps than training.
+TEST_BATCH = 128
 
 _TORCH_MOMENTUM = 0.1
 
@@ -30,15 +37,14 @@ class TrainingResult:
     ----------
     samples : int
         Training samples of the site.
-    first_loss, last_loss : float
-        Mean of the objective per sample over the first and the last epoch.
+    loss : float
+        Mean of the objective per sample over the last epoch.
     steps : int
         Steps of SGD over all epochs.
     """
 
     samples: int
-    first_loss: float
-    last_loss: float
+    loss: float
     steps: int
 
 
@@ -47,11 +53,9 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def learning_rate(settings: TrainSettings, round_number: int, rounds: int) -> float:
-    """Return the rate of a round in 1..rounds; the cosine falls from `lr` to just above 0, so the last round counts."""
-    if settings.schedule == "constant":
-        return settings.lr
-    return settings.lr * 0.5 * (1 + math.cos(math.pi * (round_number - 1) / rounds))
+def plain(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of a batch: what FedAvg minimises."""
+    return functional.cross_entropy(model(inputs), labels)
 
 
 def train(
@@ -64,12 +68,14 @@ def train(
     rounds: int,
     seed: int,
     device: torch.device,
-    objective: Objective,
+    objective: Objective = plain,
+    correct: Callable[[], None] | None = None,
 ) -> TrainingResult:
     """Train the model in place with SGD on images uint8[n, h, w, c] or rows float32[n, m], and labels int64[n].
 
     `seed` belongs to this site and round alone; it fixes the order of the samples, the only randomness there is.
-    A loss that is not finite ends the training after its epoch with `TrainingDiverged`.
+    A loss that is not finite ends the training after its epoch with `TrainingDiverged`. `correct` is called when the
+    gradients of a batch are there, and may change them before the step is taken.
     """
     if len(labels) == 0 or len(inputs) != len(labels):
         raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels cannot be trained on")
@@ -82,8 +88,7 @@ def train(
     optimizer = torch.optim.SGD(
         model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
     )
-    epoch_losses: list[float] = []
-    steps = 0
+    steps, mean = 0, math.nan
     for epoch in range(settings.epochs):
         # Summed on the device: asking for each loss would make a GPU wait at every step.
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -93,17 +98,19 @@ def train(
             optimizer.zero_grad(set_to_none=True)
             loss = objective(model, normalise(values[chosen]), targets[chosen])
             loss.backward()  # type: ignore[no-untyped-call]
+            if correct is not None:
+                correct()
             optimizer.step()
             loss_sum += loss.detach() * len(batch)
             seen += len(batch)
             steps += 1
-        epoch_losses.append(loss_sum.item() / seen)
-        if not math.isfinite(epoch_losses[-1]):
+        mean = loss_sum.item() / seen
+        if not math.isfinite(mean):
             raise TrainingDiverged(
-                f"the loss became {epoch_losses[-1]} in local epoch {epoch + 1} of round {round_number} "
+                f"the loss became {mean} in local epoch {epoch + 1} of round {round_number} "
                 f"at learning rate {rate:g}: a lower train.lr may help"
             )
-    return TrainingResult(len(labels), epoch_losses[0], epoch_losses[-1], steps)
+    return TrainingResult(len(labels), mean, steps)
 
 
 def evaluate(

@@ -8,6 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from common.site_card import Fingerprint, SiteCard
+from common.state import State
+
 DIGEST_BYTES = 32
 
 # A gigabyte of float32: ten million rows of 25 columns.
@@ -21,7 +24,7 @@ class InvalidCollaboration(ValueError):
 
 
 @dataclass(frozen=True)
-class Collaboration:
+class Collaboration(Fingerprint):
     """One site's rows and the anchors, both seen through the site's private map f_i.
 
     Attributes
@@ -84,8 +87,37 @@ class Collaboration:
             if len(getattr(self, name)) != DIGEST_BYTES:
                 raise InvalidCollaboration(f"{name} must have {DIGEST_BYTES} bytes")
 
+    def check(self, card: SiteCard) -> None:
+        """Raise unless this can come from the site that the card describes."""
+        classes, highest = len(card.class_counts), int(self.labels.max())
+        # Before they are counted: there would be a counter for every number up to the highest label.
+        if highest >= classes:
+            raise InvalidCollaboration(f"label {highest} is not among the {classes} classes")
+        # Rows may have been averaged, so there may be fewer of a class than the site has, but never more.
+        if (np.bincount(self.labels, minlength=classes) > np.array(card.class_counts)).any():
+            raise InvalidCollaboration("more rows of a class than the class counts say")
+
     @property
     def form(self) -> str:
         """What must be alike for two sites to be integrated, in words."""
         mark = self.mark[:4].tobytes().hex()
         return f"{self.anchors.shape[0]} anchors ({mark}) in {self.anchors.shape[1]} dimensions"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Server → site, once: how its representation becomes comparable, and the model of its group.
+
+    Attributes
+    ----------
+    mapping : float64[m̃ + 1, k]
+        G_i; its last row is an offset.
+    ticket : uint8[32]
+        Of the private map that the site sent its rows through.
+    model
+        h, a network on k columns.
+    """
+
+    mapping: NDArray[np.float64]
+    ticket: NDArray[np.uint8]
+    model: State

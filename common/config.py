@@ -10,12 +10,14 @@ import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from common.drift import DriftEvent, InvalidScenario, Scenario, check_scenario, read_scenario, write_scenario
+from common.methods import AGREEMENTS
+from common.section import Section
 from common.table import InvalidTable, Table, check_table, read_table, write_table
 
 FlatValue = bool | int | float | str
@@ -33,12 +35,6 @@ def _split_names(value: object) -> object:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, no unknown keys, no silent conversions between types."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class DataSettings(Section):
@@ -94,7 +90,6 @@ class EncoderSettings(Section):
         0, ge=0, le=1024, description="side in pixels the encoder sees; 0: the size it was made for"
     )
     batch_size: int = Field(32, ge=1, le=4096, description="images embedded at once")
-    vectors: int = Field(3, ge=1, description="methods pacfl: directions sent of a site's largest class (p)")
     precision: Literal["auto", "float32"] = Field("auto", description="auto: mixed precision on CUDA, float32 on CPU")
 
 
@@ -109,9 +104,6 @@ class ClusterSettings(Section):
     alpha: float = Field(1.0, ge=0, description="exponent of the overlap penalty")
     beta: float = Field(100.0, ge=1, description="upper bound of the overlap penalty")
     epsilon: float = Field(1e-3, gt=0, description="guard against division by zero")
-    angle: Literal["smallest", "sum"] = Field(
-        "smallest", description="methods pacfl: the smallest principal angle between two sites' subspaces, or their sum"
-    )
 
 
 class TrainSettings(Section):
@@ -131,32 +123,8 @@ class TrainSettings(Section):
         description="statistics a site sends: of this round's batches, or torch's moving average, which lags behind",
     )
     fraction: float = Field(1.0, gt=0, le=1, description="share of a group's sites that train in a round; at least one")
-    mu: float = Field(0.01, ge=0, description="method fedprox: how strongly a site is held near the received model")
-    warm_up: int = Field(5, ge=1, description="method fedcm: local epochs whose path groups the sites")
     threads: int = Field(
         0, ge=0, description="CPU threads per site; 0: one in a simulation, all cores at a site of its own"
-    )
-
-
-class CollaborationSettings(Section):
-    """Methods dc-cfl and dc: what a site sends, once."""
-
-    anchors: Literal["gaussian", "uniform", "interpolated"] = Field(
-        "gaussian",
-        description="rows all sites share: by the schema's means, spreads and correlations; uniform in its ranges; "
-        "interpolated between public rows",
-    )
-    anchor_rows: int = Field(1000, ge=2, le=100_000, description="number of anchors (r in the paper)")
-    sample: str = Field(
-        "", description="file with public rows (anchors = interpolated) in a simulation; a site names its own copy"
-    )
-    dimensions: int = Field(0, ge=0, description="dimensions a site keeps of its rows; 0: one fewer than they have")
-    projection: int = Field(64, ge=2, description="data.input = embedding: numbers an embedding is first projected to")
-    aggregate: int = Field(
-        1, ge=1, description="rows of one class averaged into one before they are sent; 1: each row by itself"
-    )
-    noise: float = Field(
-        0.0, ge=0, description="Gaussian noise added to the rows that are sent, in parts of their own spread; 0: none"
     )
 
 
@@ -170,12 +138,12 @@ class RoundSettings(Section):
     max_message_mb: int = Field(1024, ge=1, description="a reply larger than this is refused")
 
 
-class SplitSettings(Section):
-    """When a group whose sites pull in different directions is split (method cfl)."""
+class TestSettings(Section):
+    """When the groups' models are tested on the sites' own test splits."""
 
-    after: int = Field(20, ge=0, description="method cfl: no split in the first so many rounds")
-    mean_norm: float = Field(0.4, gt=0, description="method cfl: the group's mean update must be shorter (epsilon 1)")
-    max_norm: float = Field(1.6, gt=0, description="method cfl: some site's update must be longer (epsilon 2)")
+    __test__ = False  # or pytest would take it for a test
+
+    every: int = Field(1, ge=1, description="rounds between two tests; the models of the last round are always tested")
 
 
 class MigrationSettings(Section):
@@ -197,6 +165,24 @@ class MigrationSettings(Section):
     )
 
 
+# The sections that methods declare in `common/methods`, each under its own name.
+_SECTIONS: dict[str, Any] = {
+    agreement.section: (agreement.settings, agreement.settings())
+    for agreement in AGREEMENTS.values()
+    if agreement.settings is not None
+}
+if TYPE_CHECKING:
+
+    class MethodSettings(Section):
+        """One section for each method that has settings."""
+
+else:
+    MethodSettings = create_model("MethodSettings", __base__=Section, **_SECTIONS)
+_METHODS = "methods"
+
+S = TypeVar("S", bound=Section)
+
+
 class SiteSettings(Section):
     """What a site must know of a run. It travels in every message, because Flower's run config is not always there."""
 
@@ -208,12 +194,16 @@ class SiteSettings(Section):
     partition: PartitionSettings = PartitionSettings()
     encoder: EncoderSettings = EncoderSettings()
     train: TrainSettings = TrainSettings()
-    collaboration: CollaborationSettings = CollaborationSettings()
+    methods: MethodSettings = MethodSettings()
     personalise: Literal["none", "finetune", "select"] = Field(
         "none",
         description="last step at a site: finetune the group's model; select: keep it, that, or one trained alone",
     )
     drift: Scenario = Field((), description="drift scenario of a simulation: a TOML file (see configs/drift)")
+
+    def of(self, section: type[S]) -> S:
+        """Return the settings of a method, by the type that declares them."""
+        return next(value for _, value in self.methods if isinstance(value, section))
 
 
 class Config(SiteSettings):
@@ -229,7 +219,7 @@ class Config(SiteSettings):
     track: Names = Field((), description="also write for: tensorboard, mlflow (each needs the extra of its name)")
     checkpoint: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
     cluster: ClusterSettings = ClusterSettings()
-    split: SplitSettings = SplitSettings()
+    test: TestSettings = TestSettings()
     migration: MigrationSettings = MigrationSettings()
     round: RoundSettings = RoundSettings()
 
@@ -296,7 +286,8 @@ def fields(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[
     """Yield every setting as (flat key, field), in the order of the sections."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from fields(field.annotation, f"{prefix}{name}.")
+            # A method's section stands beside the others.
+            yield from fields(field.annotation, prefix if name == _METHODS else f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
 
@@ -312,6 +303,12 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def flat_settings(dump: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a dumped configuration into flat keys."""
+    rest = {key: value for key, value in dump.items() if key != _METHODS}
+    return flatten(rest) | flatten(dump.get(_METHODS, {}))
+
+
 def _flatten_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Flat keys, with a table's schema left whole: it is one setting."""
     data = values.get("data")
@@ -325,7 +322,7 @@ def flat_values(config: Config) -> dict[str, FlatValue]:
     """Return the configuration as Flower run config: flat keys, scalar values."""
     dump = config.model_dump()
     dump["data"]["table"] = write_table(config.data.table)
-    flat = flatten(dump) | {"drift": write_scenario(config.drift)}
+    flat = flat_settings(dump) | {"drift": write_scenario(config.drift)}
     return {key: ",".join(value) if isinstance(value, tuple | list) else value for key, value in flat.items()}
 
 
@@ -333,7 +330,10 @@ def with_values(config: Config, values: Mapping[str, FlatValue]) -> Config:
     """Return a configuration in which some settings, by flat key, have other values, known to be allowed."""
     for key, value in values.items():
         section, _, name = key.rpartition(".")
-        if section:
+        if section in _SECTIONS:
+            part = getattr(config.methods, section).model_copy(update={name: value})
+            config = config.model_copy(update={_METHODS: config.methods.model_copy(update={section: part})})
+        elif section:
             part = getattr(config, section).model_copy(update={name: value})
             config = config.model_copy(update={section: part})
         else:
@@ -364,7 +364,8 @@ def parse(values: Mapping[str, Any]) -> Config:
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         section, _, name = key.rpartition(".")
-        target = nested.setdefault(section, {}) if section else nested
+        place = nested.setdefault(_METHODS, {}) if section in _SECTIONS else nested
+        target = place.setdefault(section, {}) if section else place
         # TOML and Flower write 1 for a float that happens to be whole.
         wants_float = known[key].annotation is float
         target[name] = float(value) if wants_float and type(value) is int and abs(value) < 2**53 else value
@@ -422,16 +423,16 @@ def allowed(field: FieldInfo) -> str:
 def _unknown(key: str, value: object, known: list[str]) -> str:
     if key.startswith("drift."):
         return f"unknown setting {key} = {value!r}; a drift event is a table with two brackets: [[drift]]"
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if not near:
-        # Someone who forgot or mistook the section still got the last part right.
-        near = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    # Someone who forgot or mistook the section still got the last part right.
+    near = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    if not near or not key.rpartition(".")[2]:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`coterie config` lists them all"
     return f"unknown setting {key} = {value!r}; {hint}"
 
 
 def _explain(item: Any, known: Mapping[str, FieldInfo]) -> str:
-    key = ".".join(str(part) for part in item["loc"] if isinstance(part, str))
+    key = ".".join(str(part) for part in item["loc"] if isinstance(part, str)).removeprefix(f"{_METHODS}.")
     if key not in known:
         return str(item["msg"]).removeprefix("Value error, ")
     return f"{key} = {item['input']!r} is not allowed: it takes {allowed(known[key])} ({known[key].description})"

@@ -8,6 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from common.site_card import Fingerprint
+
 # 256 MB of float32: five epochs of the head of a network with 512 features and 26,000 classes.
 MOST_VALUES = 2**26
 
@@ -17,7 +19,7 @@ class InvalidHeadPath(ValueError):
 
 
 @dataclass(frozen=True)
-class HeadPath:
+class HeadPath(Fingerprint):
     """The gradient path of one site's head (FedCM).
 
     Attributes
@@ -27,7 +29,7 @@ class HeadPath:
     """
 
     kind: ClassVar[str] = "path"
-    agreement: ClassVar[str] = "the same model and train.warm_up"
+    agreement: ClassVar[str] = "the same model and fedcm.warm_up"
 
     changes: NDArray[np.float32]
 

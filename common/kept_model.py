@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
 
-from common.config import EncoderSettings, Section, SettingsError, SiteSettings
+from common.config import EncoderSettings, SettingsError, SiteSettings
+from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.metrics import Metrics
-from common.models import State
+from common.section import Section
+from common.state import State
 from common.table import Table
 from common.tensors import contiguous, write_tensors
 
@@ -137,7 +139,7 @@ def describe(
     if data.table is not None:
         return card.model_copy(update={"input": "table", "table": data.table, "preprocessing": _OF_TABLES})
     if data.input == "embedding":
-        encoder, projection = settings.encoder, settings.collaboration.projection
+        encoder, projection = settings.encoder, settings.of(CollaborationSettings).projection
         return card.model_copy(
             update={
                 "input": "embedding",

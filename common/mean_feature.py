@@ -8,13 +8,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from common.site_card import Fingerprint
+
 
 class InvalidMeanFeature(ValueError):
     """A mean that breaks one of its invariants; the message says which."""
 
 
 @dataclass(frozen=True)
-class MeanFeature:
+class MeanFeature(Fingerprint):
     """The mean embedding of one site's training samples (FECFL).
 
     Attributes
@@ -24,6 +26,7 @@ class MeanFeature:
     """
 
     kind: ClassVar[str] = "mean"
+    of_images: ClassVar[bool] = True
     agreement: ClassVar[str] = "the same encoder and weights"
 
     mean: NDArray[np.float32]

@@ -17,15 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from common.randomness import generator
-
-State = dict[str, NDArray[Any]]
+from common.state import State
 
 # Above this side in pixels ResNet18 has the ImageNet stem (7x7 stride 2, then max-pool). That stem divides the side by
 # four before the first block, which leaves nothing to look at in a 32-pixel image.
 SMALL_IMAGE = 64
-
-# How the names of batch norm's buffers end.
-_STATISTICS = (".running_mean", ".running_var", ".num_batches_tracked")
 
 
 class InvalidState(ValueError):
@@ -65,20 +61,6 @@ def build(
     if seed is not None:
         _initialise(model, generator(seed, "initial weights"))
     return model
-
-
-def flat_head(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Return a copy of the classification head's parameters, bias then weight, as one float64 vector."""
-    # By name: a state that arrived over the wire may be in any order.
-    return np.concatenate([state[name].ravel() for name in sorted(state) if name.startswith("head.")], dtype=np.float64)
-
-
-def flat_parameters(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """Return a copy of all trained parameters, in the order of their names, as one float32 vector.
-
-    Batch norm's statistics and counters are left out: they are measured, not trained, and would outweigh the rest.
-    """
-    return np.concatenate([state[name].ravel() for name in sorted(state) if not name.endswith(_STATISTICS)])
 
 
 def get_state(model: nn.Module) -> State:

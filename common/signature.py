@@ -8,6 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from common.site_card import Fingerprint, SiteCard
+
+_MAX_DIMENSION = 65_536
 # Shares are float64 quotients of integers, so their sum is off by rounding at most.
 SHARE_SUM_TOLERANCE = 1e-6
 
@@ -17,7 +20,7 @@ class InvalidSignature(ValueError):
 
 
 @dataclass(frozen=True)
-class Signature:
+class Signature(Fingerprint):
     """The class prototypes of one site.
 
     Attributes
@@ -31,6 +34,7 @@ class Signature:
     """
 
     kind: ClassVar[str] = "signature"
+    of_images: ClassVar[bool] = True
     agreement: ClassVar[str] = "the same encoder and weights"
 
     classes: NDArray[np.int64]
@@ -59,6 +63,18 @@ class Signature:
             raise InvalidSignature("shares must lie in (0, 1]")
         if abs(float(self.shares.sum()) - 1.0) > SHARE_SUM_TOLERANCE:
             raise InvalidSignature(f"shares sum to {float(self.shares.sum()):.6f}, not to 1")
+
+    def check(self, card: SiteCard) -> None:
+        """Raise unless this can be the signature of the site that the card describes."""
+        if self.dimension > _MAX_DIMENSION:
+            raise InvalidSignature(f"{self.dimension} dimensions, at most {_MAX_DIMENSION} are allowed")
+        classes = len(card.class_counts)
+        if self.classes[-1] >= classes:
+            raise InvalidSignature(f"class {int(self.classes[-1])} is not among the {classes} agreed classes")
+        shares = np.array(card.class_counts) / card.train_samples
+        present = np.flatnonzero(shares)
+        if not np.array_equal(self.classes, present) or not np.allclose(self.shares, shares[present]):
+            raise InvalidSignature("its classes and shares are not those of the class counts")
 
     @property
     def dimension(self) -> int:

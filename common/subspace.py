@@ -8,6 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from common.site_card import Fingerprint
+
 # A basis is computed in float64 and sent as float32; the columns of an honest one are off by far less than this.
 ORTHONORMAL_TOLERANCE = 1e-3
 MOST_VALUES = 2**26
@@ -18,7 +20,7 @@ class InvalidSubspace(ValueError):
 
 
 @dataclass(frozen=True)
-class Subspace:
+class Subspace(Fingerprint):
     """The subspace that one site's training samples span (PACFL).
 
     Attributes
@@ -28,6 +30,7 @@ class Subspace:
     """
 
     kind: ClassVar[str] = "subspace"
+    of_images: ClassVar[bool] = True
     agreement: ClassVar[str] = "the same encoder and weights"
 
     basis: NDArray[np.float32]

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from common import wire
 from common.config import Config, parse
-from common.models import State, get_state
+from common.models import get_state
 from common.networks import build_for
 from common.randomness import derive_seed
+from common.state import State
 from server import run_directory
 from server.continuation import Continuation
 from server.events import Audience, Listener, RunEnded
@@ -59,14 +59,10 @@ def conduct(
         grid, deadline=config.round.deadline, in_flight=config.round.in_flight, stop=stop or threading.Event()
     )
     continuation = Continuation(directory, config, audience)
-    initial = initial_state(config)
     # What is learnt in one round is not worth a checkpoint, and would keep the sites' rows on this disk.
-    strategy = (
-        OneRoundStrategy(config, method, initial, audience)
-        if method.one_round
-        else ClusteredStrategy(
-            config, method, initial, audience, continuation.keep, draw=lambda number: initial_state(config, number)
-        )
+    kind = OneRoundStrategy if method.one_round else ClusteredStrategy
+    strategy = kind(
+        config, method, initial_state(config), audience, draw=lambda number: initial_state(config, number)
     )
     # Outside of what follows: a run that cannot go on leaves its directory as it was.
     done = continuation.begin(strategy)
@@ -76,12 +72,15 @@ def conduct(
         else:
             strategy.group_sites(streaming)
         if config.rounds > done:
+            # Flower's loop hands one model round and round; ours are the groups' and stay with the strategy.
             strategy.start(
                 grid=streaming,
-                initial_arrays=wire.pack_arrays(initial),
+                initial_arrays=ArrayRecord(),
                 num_rounds=config.rounds - done,
                 timeout=config.round.deadline,
             )
+        elif config.rounds:
+            strategy.test_last(streaming)
         if config.personalise != "none":
             strategy.personalise(streaming)
         if config.rounds:

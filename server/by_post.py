@@ -14,14 +14,13 @@ from common.bundle import InvalidBundle, Verify, read_bundle, write_bundle
 from common.classes import agreed_classes
 from common.collaboration import Collaboration
 from common.config import Config, SettingsError, SiteSettings
-from common.metrics import Metrics
 from server.events import Audience, RoundFinished, RunEnded, RunStarted, SiteEnrolled, SiteLeftOut, StageStarted
 from server.methods import Method
-from server.one_round import answers_of, find_groups
+from server.one_round import answer_message, answers_of, find_groups
 from server.roster import common_form
+from server.testing import UNKNOWN
 
 ANSWERS = "answers"
-_UNKNOWN = Metrics(math.nan, math.nan, math.nan, math.nan, 0)
 
 
 def settings_digest(settings: SiteSettings) -> str:
@@ -40,14 +39,14 @@ def solve_bundles(
     try:
         offers = _offers(config, bundles, audience, verify)
         found = find_groups(offers, config, method, audience)
-        groups = dict(zip(offers, found.labels.tolist(), strict=True))
+        groups = {offer.card.name: label for offer, label in zip(offers, found.labels.tolist(), strict=True)}
         folder = directory / ANSWERS
         folder.mkdir(exist_ok=True)
         written = []
         for name, answer in answers_of(found, offers).items():
             written.append(folder / f"{name}.answer")
             task = wire.Task(config.for_site(), 1, 1, group=groups[name])
-            write_bundle(written[-1], "answer", name, wire.pack_answer(task, answer))
+            write_bundle(written[-1], "answer", name, answer_message(task, answer))
     except Exception as error:
         audience.tell(RunEnded("failed", f"{type(error).__name__}: {error}"))
         raise
@@ -55,7 +54,7 @@ def solve_bundles(
     audience.tell(
         RoundFinished(
             round_number=1,
-            overall=_UNKNOWN,
+            overall=UNKNOWN,
             groups={},
             sites={},
             labels=groups,
@@ -71,7 +70,7 @@ def solve_bundles(
 
 def _offers(
     config: Config, bundles: Sequence[Path], audience: Audience, verify: Verify | None
-) -> dict[str, Collaboration]:
+) -> list[wire.Introduction]:
     """Read and screen the bundles; who sent a bad one is named and left out."""
     audience.tell(StageStarted("enrol", 0, len(bundles)))
     found: dict[str, wire.Introduction] = {}
@@ -104,7 +103,7 @@ def _offers(
             leave_out(name, f"{offer.form} where the others have {usual}; all sites need {offer.agreement}")
     if not offers:
         raise SettingsError(f"no bundle can be used: {'; '.join(reasons[:3]) or 'none was given'}")
-    return offers
+    return [found[name] for name in offers]
 
 
 def _introduction(config: Config, path: Path, verify: Verify | None) -> wire.Introduction:

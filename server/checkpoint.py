@@ -79,6 +79,10 @@ class Checkpoints:
                 _log.warning("%s cannot be used: %s; trying the one before", path, error)
         return None
 
+    def rounds(self) -> list[int]:
+        """The rounds that the run may go back to."""
+        return [int(_NAME.fullmatch(path.name)[1]) for path in self._files()]  # type: ignore[index]
+
     def _files(self) -> list[Path]:
         if not self._folder.is_dir():
             return []

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 
 from common import wire
 from common.classes import agreed_classes
 from common.config import Config
-from common.models import State
-from server.events import Audience, ReplyAccepted, SiteLeftOut, Stage, StageStarted
+from common.state import State
+from server.events import Audience, SiteLeftOut, Stage
 from server.grid import StreamingGrid
 from server.methods import Method
 from server.roster import Member, Roster, common_form
+from server.stage import Addressee, Exchange, Failure, Question, ask
 
 _MOST_FAILURES = 3
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """What came of asking a node: an introduction, or the reason why there is none.
+class _Node:
+    """A connected node of which nothing else is known yet."""
 
-    `is_wrong`: it answered, but not with what it should; asking again would not help.
-    """
+    node_id: int
 
-    node: int
-    introduction: wire.Introduction | None
-    reason: str
-    is_wrong: bool
-    sent: int = 0
-    received: int = 0
+    @property
+    def name(self) -> str:
+        return f"node {self.node_id}"
 
 
 class Enrolment:
@@ -81,52 +78,53 @@ class Enrolment:
         found: dict[str, tuple[wire.Introduction, int]] = {}
         # Once training has begun, all other sites wait meanwhile: a silent newcomer is tried again next round.
         timeout = self._config.round.deadline if round_number == 0 else self._patience
-        for answer in self._ask("enrol", grid, nodes, round_number, timeout, self._method.fingerprint):
-            if answer.introduction is None:
-                if answer.is_wrong:
-                    self._turn_away(answer.node, round_number, answer.reason)
-                else:
-                    self._failures[answer.node] += 1
-                    self._put_off(answer.node, round_number, answer.reason)
-                continue
-            name = answer.introduction.card.name
+
+        def fail(node: Addressee, failure: Failure) -> None:
+            if failure.is_wrong:
+                self._turn_away(node.node_id, round_number, failure.reason)
+            else:
+                self._failures[node.node_id] += 1
+                self._put_off(node.node_id, round_number, failure.reason)
+
+        asked = [_Node(node) for node in nodes]
+        for node, introduction in self._ask("enrol", grid, asked, round_number, timeout, fail):
+            name = introduction.card.name
             if name in found or self._is_connected(name, grid):
                 # Perhaps the same site, restarted, whose old node is not yet known to be gone.
-                self._put_off(answer.node, round_number, _clash(name))
+                self._put_off(node.node_id, round_number, _clash(name))
                 continue
-            found[name] = (answer.introduction, answer.node)
-            self._accepted("enrol", round_number, name, answer)
+            found[name] = (introduction, node.node_id)
         return self._comparable(found, round_number)
 
     def ask_again(
         self, grid: StreamingGrid, members: Sequence[Member], round_number: int
     ) -> dict[str, wire.Introduction]:
         """Ask members anew for card and fingerprint, because their data changed; return the usable answers by name."""
-        asked = {member.node_id: member for member in members}
-        answers: dict[str, wire.Introduction] = {}
-        kind = self._method.fingerprint
-        for answer in self._ask("confirm", grid, list(asked), round_number, self._patience, kind):
-            member = asked[answer.node]
-            reason = answer.reason or self._contradiction(member, answer.introduction)
-            if answer.introduction is None or reason:
-                self._audience.tell(SiteLeftOut("confirm", round_number, member.name, reason))
-                continue
-            answers[member.name] = answer.introduction
-            self._accepted("confirm", round_number, member.name, answer)
-        return {name: answers[name] for name in sorted(answers)}
+
+        def fail(member: Addressee, failure: Failure) -> None:
+            self._audience.tell(SiteLeftOut("confirm", round_number, member.name, failure.reason))
+
+        def check(member: Addressee, introduction: wire.Introduction) -> None:
+            if reason := _contradiction(self._roster[member.name], introduction):
+                raise wire.WireError(reason)
+
+        answers = self._ask("confirm", grid, members, round_number, self._patience, fail, check)
+        return dict(sorted((member.name, introduction) for member, introduction in answers))
 
     def recognise(self, grid: StreamingGrid, nodes: list[int], round_number: int) -> dict[str, int]:
         """Ask nodes only for their names; return the nodes of known members. Nobody is turned away for anything."""
         seats: dict[str, int] = {}
-        for answer in self._ask("enrol", grid, nodes, round_number, self._config.round.deadline, None):
-            if answer.introduction is None:
-                self._put_off(answer.node, round_number, answer.reason)
-                continue
-            name = answer.introduction.card.name
+
+        def fail(node: Addressee, failure: Failure) -> None:
+            self._put_off(node.node_id, round_number, failure.reason)
+
+        asked, deadline = [_Node(node) for node in nodes], self._config.round.deadline
+        for node, introduction in self._ask("enrol", grid, asked, round_number, deadline, fail, names_only=True):
+            name = introduction.card.name
             if name in seats:
-                self._put_off(answer.node, round_number, _clash(name))
+                self._put_off(node.node_id, round_number, _clash(name))
             elif name in self._roster:
-                seats[name] = answer.node
+                seats[name] = node.node_id
         return seats
 
     @property
@@ -138,65 +136,44 @@ class Enrolment:
         self,
         stage: Stage,
         grid: StreamingGrid,
-        nodes: list[int],
+        asked: Sequence[Addressee],
         round_number: int,
         timeout: float,
-        fingerprint: str | None,
-    ) -> Iterator[_Answer]:
-        """Yield one answer per node, as they come; the silent ones last."""
-        self._audience.tell(StageStarted(stage, round_number, len(nodes)))
-        questions, sent = self._questions(nodes, round_number, fingerprint)
-        silent = set(nodes)
-        for reply in grid.send_and_receive(questions, timeout=timeout):
-            node = grid.node_of(reply)
-            if node not in silent:
-                continue
-            silent.discard(node)
-            if reply.has_error():
-                yield _Answer(node, None, failure_of(reply), False)
-                continue
-            try:
-                introduction = self._read(reply.content, fingerprint)
-            except wire.WireError as error:
-                yield _Answer(node, None, str(error), True)
-                continue
-            yield _Answer(node, introduction, "", False, sent, wire.size(reply.content))
-        for node in sorted(silent):
-            yield _Answer(node, None, f"no answer within {timeout:.0f} s", False)
-
-    def _accepted(self, stage: Stage, round_number: int, name: str, answer: _Answer) -> None:
-        assert answer.introduction is not None
-        seconds = answer.introduction.seconds
-        self._audience.tell(ReplyAccepted(stage, round_number, name, answer.sent, answer.received, seconds))
-
-    @staticmethod
-    def _contradiction(member: Member, introduction: wire.Introduction | None) -> str:
-        """What in a new introduction cannot come from the member it is ascribed to."""
-        if introduction is None or introduction.card.name != member.name:
-            return f"calls itself {introduction.card.name!r} now" if introduction else "no answer"
-        known, fresh = member.fingerprint, introduction.fingerprint
-        if known is not None and fresh is not None and known.form != fresh.form:
-            return f"{fresh.form} where it had {known.form} before"
-        return ""
-
-    def _questions(self, nodes: list[int], round_number: int, fingerprint: str | None) -> tuple[Iterator[Message], int]:
-        """Return one message per node, and the bytes of each."""
+        fail: Callable[[Addressee, Failure], None],
+        check: Callable[[Addressee, wire.Introduction], None] = lambda one, introduction: None,
+        *,
+        names_only: bool = False,
+    ) -> Iterator[tuple[Addressee, wire.Introduction]]:
+        """Yield the introductions of those who answer, as they come."""
+        fingerprint = None if names_only else self._method.fingerprint
         task = wire.Task(self._config.for_site(), round_number, self._config.rounds)
         # Serialised once: all questions share the record.
         needs_model = fingerprint is not None and self._method.fingerprint_needs_model
-        models = [wire.pack_arrays(self._initial)] if needs_model else []
-        kind = f"query.{fingerprint or 'hello'}"
-        ttl = self._config.round.deadline
-        messages = (Message(wire.pack_task(task, *models), node, kind, ttl=ttl) for node in nodes)
-        return messages, wire.size(wire.pack_task(task, *models))
+        model = wire.pack_arrays(self._initial) if needs_model else None
 
-    def _read(self, content: RecordDict, fingerprint: str | None) -> wire.Introduction:
-        return wire.unpack_introduction(
-            content,
-            classes=self._class_count,
-            fingerprint=fingerprint,
-            limit_mb=self._config.round.max_message_mb,
+        def read(one: Addressee, content: RecordDict) -> wire.Introduction:
+            introduction = wire.unpack_introduction(
+                content,
+                classes=self._class_count,
+                fingerprint=fingerprint,
+                limit_mb=self._config.round.max_message_mb,
+            )
+            check(one, introduction)
+            return introduction
+
+        exchange = Exchange(
+            self._audience,
+            stage,
+            round_number,
+            asked,
+            lambda one: Question(wire.pack_task(task, model), f"query.{fingerprint or 'hello'}"),
+            read,
+            timeout=timeout,
+            limits="round.deadline" if timeout == self._config.round.deadline else "round.start_timeout",
+            fail=fail,
+            name=lambda one, introduction: introduction.card.name,
         )
+        return ask(exchange, grid, timeout)
 
     def _is_connected(self, name: str, grid: StreamingGrid) -> bool:
         return name in self._roster and self._roster[name].node_id in set(grid.get_node_ids())
@@ -238,17 +215,15 @@ class Enrolment:
         self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
 
 
+def _contradiction(member: Member, introduction: wire.Introduction) -> str:
+    """What in a new introduction cannot come from the member it is ascribed to."""
+    if introduction.card.name != member.name:
+        return f"calls itself {introduction.card.name!r} now"
+    known, fresh = member.fingerprint, introduction.fingerprint
+    if known is not None and fresh is not None and known.form != fresh.form:
+        return f"{fresh.form} where it had {known.form} before"
+    return ""
+
+
 def _clash(name: str) -> str:
     return f"another connected site is called {name!r}: each needs its own name"
-
-
-def failure_of(reply: Message) -> str:
-    """The reason Flower gives for a failure."""
-    return f"error {reply.error.code}: {wire.plain_text(reply.error.reason or 'no reason given')}"
-
-
-def content_of(reply: Message) -> RecordDict:
-    """The content of a reply, or a `WireError` with the reason Flower gives for the failure."""
-    if reply.has_error():
-        raise wire.WireError(failure_of(reply))
-    return reply.content

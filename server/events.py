@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.config import Config
 from common.metrics import Metrics
-from common.models import State
+from common.state import State
 from common.wire import SiteCard
 from server.migration import Evidence
 
@@ -21,24 +21,25 @@ Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve",
 
 @dataclass(frozen=True)
 class RunStarted:
-    """The settings are valid and the run begins."""
+    """The settings are valid and the run begins. `stamp` tells it from every other run, and stays when it goes on."""
 
     config: Config
+    stamp: str = ""
 
 
 @dataclass(frozen=True)
 class RunResumed:
-    """A run that had ended too early goes on after its last checkpoint.
+    """A run that had ended too early goes on after its last checkpoint, which was taken after `round_number`.
 
-    `metrics_bytes` is how long `metrics.csv` was then: what comes after belongs to a round that will be done again.
+    Later rounds are done again, and so are the tests of that round: a round is tested in the exchange of the next one.
     """
 
     config: Config
+    stamp: str
     round_number: int
     cards: tuple[SiteCard, ...]
     labels: dict[str, int]
     models: dict[int, State]
-    metrics_bytes: int
 
 
 @dataclass(frozen=True)
@@ -156,11 +157,14 @@ class GroupKept:
 
 
 @dataclass(frozen=True)
-class SiteMoved:
-    """A site changed groups because its data did; `founded`: the target is a new group of its own."""
+class SitesMoved:
+    """Sites went from one group to another; `founded`: the target is a new group.
+
+    The evidence has the figures of an examination, or only the reason: the method's own rule, or the sites' choice.
+    """
 
     round_number: int
-    site: str
+    sites: tuple[str, ...]
     origin: int
     target: int
     founded: bool
@@ -178,21 +182,6 @@ class SiteCleared:
 
 
 @dataclass(frozen=True)
-class SitesRegrouped:
-    """Sites went from one group to another because the method's training rule says so, or they chose it themselves.
-
-    `founded`: the target is a new group.
-    """
-
-    round_number: int
-    sites: tuple[str, ...]
-    origin: int
-    target: int
-    founded: bool
-    reason: str
-
-
-@dataclass(frozen=True)
 class GroupRetired:
     """Nobody belongs to a group any more; its model is no longer trained."""
 
@@ -201,8 +190,28 @@ class GroupRetired:
 
 
 @dataclass(frozen=True)
+class MemoryLost:
+    """A site no longer has what it remembered of the run and starts fresh."""
+
+    round_number: int
+    site: str
+
+
+@dataclass(frozen=True)
+class RoundTrained:
+    """The training of a round is closed, whether its models will be tested or not."""
+
+    round_number: int
+    train_loss: float
+    labels: dict[str, int]
+
+
+@dataclass(frozen=True)
 class RoundFinished:
-    """A round is complete: everything measured on the sites' own test splits."""
+    """The models of a round have been tested: everything measured on the sites' own test splits.
+
+    The training of the next round may have begun by then.
+    """
 
     round_number: int
     overall: Metrics
@@ -260,10 +269,11 @@ Event = (
     | Solved
     | SitePlaced
     | GroupKept
-    | SiteMoved
+    | SitesMoved
     | SiteCleared
-    | SitesRegrouped
     | GroupRetired
+    | MemoryLost
+    | RoundTrained
     | RoundFinished
     | SitesPersonalised
     | ModelKept
@@ -278,6 +288,14 @@ class Listener(Protocol):
         """Take note of `event`."""
 
 
+@runtime_checkable
+class Recorder(Protocol):
+    """A listener whose record a resumed run depends on."""
+
+    def sync(self) -> None:
+        """Have everything that was told on disk, or raise an OSError."""
+
+
 class Audience:
     """All listeners of a run. One that fails is reported and dismissed; the run goes on.
 
@@ -286,6 +304,8 @@ class Audience:
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
         self._listeners = list(listeners)
+        # Recorders that were dismissed: their record ends there.
+        self._lost: list[str] = []
 
     def tell(self, event: Event) -> None:
         """Tell every listener."""
@@ -296,4 +316,14 @@ class Audience:
                 logging.getLogger("coterie").error("%s cannot write: %s; make room", type(listener).__name__, error)
             except Exception:
                 self._listeners.remove(listener)
+                if isinstance(listener, Recorder):
+                    self._lost.append(type(listener).__name__)
                 logging.getLogger("coterie").exception("%s failed and is switched off", type(listener).__name__)
+
+    def sync(self) -> None:
+        """Have all that was told on disk; an OSError says which record is behind."""
+        if self._lost:
+            raise OSError(f"{self._lost[0]} is switched off")
+        for listener in self._listeners:
+            if isinstance(listener, Recorder):
+                listener.sync()

@@ -36,7 +36,7 @@ _FOUNDING_PATIENCE = 3
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why a site was suspected.
+    """Why a site was suspected or moved: the figures of an examination, or only a reason in words.
 
     Attributes
     ----------
@@ -48,14 +48,17 @@ class Evidence:
         Length of its head update, the median of its peers', the median of its own last calm rounds; None: unknown.
     distances
         Mean distance of its fresh signature to each group; empty where none was asked for.
+    reason
+        Of a move by the method's own rule or by the site's choice; empty for an examination.
     """
 
-    cosine: float | None
-    cosines: dict[int, float]
-    norm: float
+    cosine: float | None = None
+    cosines: dict[int, float] = field(default_factory=dict)
+    norm: float | None = None
     peer_norm: float | None = None
     usual_norm: float | None = None
     distances: dict[int, float] = field(default_factory=dict)
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,7 @@ class GuardedRule:
         target: int | None = max(cosines, key=lambda group: cosines[group], default=None)
         if target is None or cosines[target] < self._settings.fit:
             usual = suspect.evidence.usual_norm
-            loud = usual is not None and suspect.evidence.norm >= self._settings.norm_ratio * usual
+            loud = usual is not None and (suspect.evidence.norm or 0.0) >= self._settings.norm_ratio * usual
             if not loud or suspect.rounds < _FOUNDING_PATIENCE * self._settings.patience:
                 return None
             unit = self._records[suspect.site].unit

@@ -6,23 +6,29 @@ asked to train, and each is tested with an answer of its own.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from common import wire
 from common.classes import agreed_classes
-from common.collaboration import Collaboration
+from common.collaboration import Answer, Collaboration
 from common.config import Config
+from common.methods.dc_cfl import beside_model
 from server.collaboration.solve import THRESHOLDS, Solution, solve
 from server.events import Audience, GroupsFormed, SiteLeftOut, Solved, Solving, StageStarted
 from server.grid import StreamingGrid
 from server.methods import Method
+from server.methods.method import Described
 from server.roster import Member
-from server.strategy import ClusteredStrategy, StageBook
+from server.rounds import Reply
+from server.stage import Question
+from server.strategy import ClusteredStrategy
+from server.tasks import Tasks
+from server.testing import RoundResult
 
 _TELL_EVERY = 1.0  # seconds
 
@@ -30,29 +36,30 @@ _TELL_EVERY = 1.0  # seconds
 class OneRoundStrategy(ClusteredStrategy):
     """Data collaboration: one query and one answer for each site."""
 
-    _answers: dict[str, wire.Answer]
+    _answers: dict[str, Answer]
     # Sites that could use their answer.
     _served: set[str]
 
     def group_sites(self, grid: StreamingGrid) -> None:
         """Ask each site for its collaboration, once, and learn everything from that."""
         members = self._enrol(grid)
-        offers = {member.name: _offer(member) for member in members}
-        found = find_groups(offers, self._config, self._method, self._audience)
-        self._answers, self._served = answers_of(found, offers), set()
+        found = find_groups(members, self._config, self._method, self._audience)
+        self._answers, self._served = answers_of(found, members), set()
         for member, label in zip(members, found.labels.tolist(), strict=True):
             member.group = label
             # The rows have served their purpose, and are not kept longer than that.
             member.fingerprint = None
-        self._models = found.models
-        self._founded = len(self._models)
+        self._groups.open(found.models)
+        labels = {member.name: member.group for member in members}
+        self._result = RoundResult(1, math.nan, labels, found.models)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask nobody: the models are there."""
-        if not self._models:
-            self.group_sites(self._streaming(grid))
+        self._grid = grid
+        if not self._groups.models:
+            self.group_sites(self._streaming())
         return []
 
     def aggregate_train(
@@ -68,27 +75,29 @@ class OneRoundStrategy(ClusteredStrategy):
                 reason = "could not keep the model of its answer; the site's own log says more"
                 self._audience.tell(SiteLeftOut("keep", self._config.rounds, member.name, reason))
 
-    def _accepted(self, member: Member, reply: Message, seconds: float) -> None:
+    def _took_test(self, member: Member, reply: Reply) -> None:
         self._served.add(member.name)
-        super()._accepted(member, reply, seconds)
+        super()._took_test(member, reply)
 
-    def _messages(self, book: StageBook, members: list[Member]) -> Iterator[Message]:
-        task = wire.Task(self._settings, book.round_number, self._config.rounds)
-        for member in members:
-            content = wire.pack_answer(replace(task, group=member.group), self._answers[member.name])
-            book.bytes_sent[member.name] = wire.size(content)
-            yield Message(content, member.node_id, "evaluate.collaboration", ttl=self._config.round.deadline)
+    def _test_question(self, member: Member, tasks: Tasks) -> Question:
+        task = wire.Task(self._config.for_site(), tasks.round_number, self._config.rounds, group=member.group)
+        return Question(answer_message(task, self._answers[member.name]), "evaluate.collaboration")
 
-    def _tested(self, round_number: int, members: list[Member]) -> list[Member]:
+    def _testers(self, members: list[Member], result: RoundResult | None) -> list[Member]:
         # Everybody gets the answer, also who has nothing to test it on.
         return members
 
 
-def find_groups(offers: Mapping[str, Collaboration], config: Config, method: Method, audience: Audience) -> Solution:
+def answer_message(task: wire.Task, answer: Answer) -> RecordDict:
+    """Write the answer to a collaboration."""
+    return wire.pack_task(task, wire.pack_arrays(answer.model), wire.pack_extras(beside_model(answer)))
+
+
+def find_groups(sites: Sequence[Described], config: Config, method: Method, audience: Audience) -> Solution:
     """Cut the tree of the sites at every candidate threshold, and let validation choose among the groupings."""
-    sites = list(offers.values())
+    offers: dict[str, Collaboration] = {site.card.name: site.fingerprint for site in sites}
     assert method.distance is not None
-    distance = method.distance(sites, config.cluster)
+    distance = method.distance(sites, config)
     thresholds: Sequence[float] = (config.cluster.threshold,) if config.cluster.threshold else THRESHOLDS
     groupings = {
         threshold: method.partition.form(
@@ -127,17 +136,12 @@ def find_groups(offers: Mapping[str, Collaboration], config: Config, method: Met
     return found
 
 
-def answers_of(found: Solution, offers: Mapping[str, Collaboration]) -> dict[str, wire.Answer]:
+def answers_of(found: Solution, sites: Sequence[Described]) -> dict[str, Answer]:
     """What each site is told: its own mapping, and the model of its group."""
     return {
-        name: wire.Answer(mapping, offers[name].ticket, found.models[int(label)])
-        for name, label, mapping in zip(offers, found.labels, found.mappings, strict=True)
+        site.card.name: Answer(mapping, site.fingerprint.ticket, found.models[int(label)])
+        for site, label, mapping in zip(sites, found.labels, found.mappings, strict=True)
     }
-
-
-def _offer(member: Member) -> Collaboration:
-    assert isinstance(member.fingerprint, Collaboration)
-    return member.fingerprint
 
 
 def _throttled(tell: Callable[[float], None]) -> Callable[[float], None]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.fingerprint import KINDS, Fingerprint
-from common.wire import Introduction, SiteCard
+from common.site_card import SiteCard
+from common.wire import Introduction
 
 # The node of a member that has not been found yet; Flower gives no node this number.
 _NOWHERE = 0
@@ -56,6 +57,10 @@ class Roster:
     def labels(self) -> NDArray[np.int64]:
         """The group of each member, in the order of `members`."""
         return np.array([member.group for member in self.members], np.int64)
+
+    def samples(self, group: int) -> int:
+        """Training samples that the members of a group have declared."""
+        return sum(member.card.train_samples for member in self._members.values() if member.group == group)
 
     def state(self) -> list[dict[str, Any]]:
         """The members without their nodes, which are others in another process."""

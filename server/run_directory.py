@@ -21,6 +21,7 @@ SUMMARY = "summary.json"
 MODELS = "models"
 REPORT = "report.html"
 CHECKPOINTS = "checkpoint"
+MEMORY = "memory"
 
 # What has no bearing on the figures of a run and may be different when it goes on.
 _MAY_CHANGE = {
@@ -87,24 +88,6 @@ def is_finished(path: Path, config: Config) -> bool:
     return bool(outcome == "finished")
 
 
-def read_events(directory: Path) -> list[dict[str, Any]]:
-    """Read the log of a run, finished or growing; of a round that was done again after a checkpoint, the last time."""
-    events: list[dict[str, Any]] = []
-    for line in (directory / EVENTS).read_text(encoding="utf-8").splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the last line of a run that is being written, or was killed
-        if not isinstance(event, dict):
-            continue
-        if event.get("event") == "RunStarted":
-            events.clear()
-        elif event.get("event") == "RunResumed":
-            events = [earlier for earlier in events if earlier.get("round_number", 0) <= event["round_number"]]
-        events.append(event)
-    return events
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write JSON as `write_text` does."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
@@ -140,6 +123,18 @@ class Appended:
                 os.truncate(self._path, size)
             raise
         self._waiting = b""
+
+    def replace(self, text: str) -> None:
+        """Write the whole file anew, as `write_text` does; what was waiting is forgotten."""
+        self._waiting = b""
+        write_text(self._path, text)
+
+    def sync(self) -> None:
+        """Have every block on disk, or raise an OSError."""
+        if self._waiting:
+            self.append("")
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def finite(value: float) -> float | None:

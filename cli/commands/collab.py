@@ -71,11 +71,12 @@ def export_site(options: argparse.Namespace) -> int:
     path = options.site.absolute()
     settings = read_start_file(path, SiteFile)
     config = _checked(read_config(options))
-    from flwr.app import ConfigRecord
+    from flwr.app import ConfigRecord, RecordDict
 
-    from client.app import collaborate
     from client.data import NoUsableData, load_site
     from client.identity import identify
+    from client.introducing import introduction as introduce
+    from client.request import Request
     from common import wire
     from common.bundle import write_bundle
     from server.by_post import settings_digest
@@ -84,7 +85,7 @@ def export_site(options: argparse.Namespace) -> int:
     run = config.for_site()
     try:
         site = load_site(identity, run)
-        introduction = collaborate(wire.Task(run, 0, 1), identity, site)
+        introduction = introduce(Request(RecordDict(), wire.Task(run, 0, 1), identity, site), "collaboration")
     except NoUsableData as error:
         raise SettingsError(str(error)) from None
     for fault in site.faults:
@@ -123,10 +124,11 @@ def apply_at_site(options: argparse.Namespace) -> int:
     """Test the answer and keep the model."""
     path = options.site.absolute()
     settings = read_start_file(path, SiteFile)
-    from client.app import apply_answer, own_model
     from client.collaboration import MapIsGone
     from client.data import NoUsableData, load_site
+    from client.final import apply_answer, own_model, read_answer
     from client.identity import identify
+    from client.request import Request
     from common import wire
     from common.bundle import InvalidBundle, read_bundle
     from common.config import RoundSettings
@@ -137,10 +139,11 @@ def apply_at_site(options: argparse.Namespace) -> int:
         name, content = read_bundle(options.answer, "answer", limit_mb=RoundSettings().max_message_mb)
         if name != identity.name:
             raise SettingsError(f"{options.answer} is the answer for site {name!r}, not for {identity.name!r}")
-        task, answer = wire.unpack_task(content), wire.unpack_answer(content)
-        site = load_site(identity, task.settings)
-        statistics = apply_answer(answer, task, identity, site)
-        model = own_model(answer, task, identity, site, statistics) if options.out else None
+        task = wire.unpack_task(content)
+        request = Request(content, task, identity, load_site(identity, task.settings))
+        answer = read_answer(request)
+        statistics = apply_answer(answer, request)
+        model = own_model(answer, request, statistics) if options.out else None
     except (InvalidBundle, wire.WireError, MapIsGone, NoUsableData) as error:
         raise SettingsError(f"{options.answer}: {error}") from None
     found = summarise(statistics)

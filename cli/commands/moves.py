@@ -13,8 +13,8 @@ from rich.table import Table
 
 from cli.arguments import Subparsers
 from common.config import SettingsError
-from server import ledger
-from server.run_directory import read_events
+from server.event_log import Logged, read_events
+from server.ledger import Ruling, evidence_entry, rulings
 
 _PLACES = ("round", "site", "from", "to")
 _FIGURES = ("cos own", "other", "norm", "peers", "usual", "d from", "d to")
@@ -40,10 +40,10 @@ def register(jobs: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the ledger."""
-    entries = rulings(options.directory)
+    entries = [(entry, ruling) for entry in _log(options.directory) for ruling in rulings([entry.event])]
     if options.json:
-        for entry in entries:
-            print(json.dumps(entry))
+        for entry, ruling in entries:
+            print(json.dumps(_json(entry, ruling)))
         return 0
     # In a file or a pipe nothing is cut off.
     console = Console(width=None if sys.stdout.isatty() else max(_WIDTH, Console().width))
@@ -52,48 +52,58 @@ def run(options: argparse.Namespace) -> int:
         return 0
     table = Table(box=None)
     # A run has moves of one kind, seldom of both; columns without anything in them are not shown.
-    reasons = [entry["evidence"].get("reason") for entry in entries]
-    figures, named = _FIGURES if None in reasons else (), ("reason",) if any(reasons) else ()
+    reasons = [ruling.evidence.reason for _, ruling in entries]
+    figures, named = () if all(reasons) else _FIGURES, ("reason",) if any(reasons) else ()
     for title in (*_PLACES, *figures, *named):
         table.add_column(title, no_wrap=title not in ("site", "reason"), overflow="fold")
-    for entry, reason in zip(entries, reasons, strict=True):
-        row = _places(entry)
-        row += (_figures(entry) if reason is None else [""] * len(figures)) if figures else []
-        table.add_row(*row, *([reason or ""] if named else []))
+    for _, ruling in entries:
+        reason = ruling.evidence.reason
+        row = _places(ruling)
+        row += ([""] * len(figures) if reason else _figures(ruling)) if figures else []
+        table.add_row(*row, *([reason] if named else []))
     console.print(table, markup=False)
     return 0
 
 
-def rulings(directory: Path) -> list[dict[str, Any]]:
-    """Return the moves and acquittals of a run from its event log, in order."""
+def _log(directory: Path) -> tuple[Logged, ...]:
     try:
-        events = read_events(directory)
+        log = read_events(directory)
     except OSError as error:
         raise SettingsError(f"cannot read {error.filename}: {error.strerror}; RUN is the directory of a run") from None
-    return [entry for event in events for entry in ledger.rulings(event)]
+    if log.unreadable:
+        print(f"{log.unreadable} lines of the log could not be understood and are left out.", file=sys.stderr)
+    return log.entries
 
 
-def _places(entry: dict[str, Any]) -> list[str]:
-    stays = entry["event"] == "SiteCleared"
+def _json(entry: Logged, ruling: Ruling) -> dict[str, Any]:
+    """A move or an acquittal for other programs; the names tell a move by examination from one for a reason."""
+    kind = "SiteCleared" if ruling.stays else "SitesRegrouped" if ruling.evidence.reason else "SiteMoved"
+    where = (
+        {"group": ruling.origin}
+        if ruling.stays
+        else {"origin": ruling.origin, "target": ruling.target, "founded": ruling.founded}
+    )
+    told = {"time": entry.time, "event": kind, "round_number": ruling.round_number, "site": ruling.site}
+    return {**told, **where, "evidence": evidence_entry(ruling.evidence)}
+
+
+def _places(ruling: Ruling) -> list[str]:
     return [
-        str(entry["round_number"]),
-        entry["site"],
-        str(entry["group"] if stays else entry["origin"]),
-        "stays" if stays else f"{entry['target']}{' (new)' if entry['founded'] else ''}",
+        str(ruling.round_number),
+        ruling.site,
+        str(ruling.origin),
+        "stays" if ruling.stays else f"{ruling.target}{' (new)' if ruling.founded else ''}",
     ]
 
 
-def _figures(entry: dict[str, Any]) -> list[str]:
-    evidence = entry["evidence"]
-    stays = entry["event"] == "SiteCleared"
-    origin, target = (entry["group"], entry["group"]) if stays else (entry["origin"], entry["target"])
-    distances = evidence["distances"]
+def _figures(ruling: Ruling) -> list[str]:
+    evidence = ruling.evidence
     return [
-        _number(evidence["cosine"], ".2f"),
-        _number(max(evidence["cosines"].values(), default=None), ".2f"),
-        *(_number(evidence[key], ".2g") for key in ("norm", "peer_norm", "usual_norm")),
-        _number(distances.get(str(origin)), ".2g"),
-        "" if stays else _number(distances.get(str(target)), ".2g"),
+        _number(evidence.cosine, ".2f"),
+        _number(max(evidence.cosines.values(), default=None), ".2f"),
+        *(_number(value, ".2g") for value in (evidence.norm, evidence.peer_norm, evidence.usual_norm)),
+        _number(evidence.distances.get(ruling.origin), ".2g"),
+        "" if ruling.stays else _number(evidence.distances.get(ruling.target), ".2g"),
     ]
 
 

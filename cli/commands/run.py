@@ -17,8 +17,10 @@ from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import flower_environment, program, say
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
+from server.event_log import read_events
+from server.events import RunEnded
 from server.flower.log_lines import started_run
-from server.run_directory import CHECKPOINTS, read_events
+from server.run_directory import CHECKPOINTS
 
 _PROJECT = Path(__file__).parents[2]
 _CALL_EVERY = 2.0  # seconds between two calls to a server that is away
@@ -125,8 +127,7 @@ def prepare(options: argparse.Namespace, layout: Layout) -> Config:
 def _outcome(out: Path) -> int:
     """Return 0 if the run directory says that the run finished; on another machine than the server's, nobody knows."""
     try:
-        events = read_events(out)
+        ends = read_events(out).of(RunEnded)
     except OSError:
         return 0
-    ends = [event["outcome"] for event in events if event["event"] == "RunEnded"]
-    return 0 if ends and ends[-1] == "finished" else 1
+    return 0 if ends and ends[-1].outcome == "finished" else 1

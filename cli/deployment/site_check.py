@@ -21,7 +21,6 @@ from client.data import NoUsableData, SiteData, discover_classes, load_site
 from client.data.samples import ImageSamples
 from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder, identify, models_folder
-from client.objectives import plain
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
@@ -166,7 +165,6 @@ def measure_epoch(site: SiteData, run: SiteSettings) -> Epoch:
             rounds=1,
             seed=run.seed,
             device=default_device(),
-            objective=plain,
         )
         taken = time.perf_counter() - start
     timed = min(settings.batch_size * _TIMED_BATCHES, len(labels))

@@ -11,7 +11,8 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from common.config import FlatValue, Names, Section, SettingsError, allowed
+from common.config import FlatValue, Names, SettingsError, allowed
+from common.section import Section
 
 # The rule by which the server accepts a name from the wire (common/wire.py; a test compares).
 SITE_NAME = re.compile(r"[\w.\-]{1,64}")

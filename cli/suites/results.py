@@ -18,7 +18,9 @@ from scipy.stats import wilcoxon
 from cli.suites.running import read_cost
 from cli.suites.suite import METRICS, Cell
 from server import run_directory
-from server.run_directory import is_finished, read_events
+from server.event_log import read_events
+from server.events import ReplyAccepted
+from server.run_directory import is_finished
 
 # What is read of every round, over all sites.
 CURVES = (*METRICS, "mean_site_accuracy", "worst_tenth_accuracy")
@@ -160,11 +162,10 @@ def _traffic(folder: Path) -> tuple[float, float]:
     """Megabytes that a site sent and received, mean over the sites, from the log."""
     sent: defaultdict[str, int] = defaultdict(int)
     received: defaultdict[str, int] = defaultdict(int)
-    for event in read_events(folder):
-        if event["event"] == "ReplyAccepted":
-            # The log speaks as the server does.
-            sent[event["site"]] += event["bytes_received"]
-            received[event["site"]] += event["bytes_sent"]
+    for reply in read_events(folder).of(ReplyAccepted):
+        # The log speaks as the server does.
+        sent[reply.site] += reply.bytes_received
+        received[reply.site] += reply.bytes_sent
     count = max(len(sent), 1)
     return sum(sent.values()) / count / _MEGABYTE, sum(received.values()) / count / _MEGABYTE
 

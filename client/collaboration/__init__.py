@@ -24,11 +24,11 @@ from client.data.tables import read_public_rows
 from client.embeddings import embeddings
 from client.encoder import Encoder
 from client.identity import Identity, cache_folder
-from common.collaboration import Collaboration
+from common.collaboration import Answer, Collaboration
 from common.config import SettingsError, SiteSettings
-from common.models import State
+from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.randomness import secret_generator
-from common.wire import Answer
+from common.state import State
 
 Rows = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class Collaborator:
     def offer(self) -> Collaboration:
         """What the site sends, once."""
         check_limits(self._identity, self._settings)
-        settings = self._settings.collaboration
+        settings = self._settings.of(CollaborationSettings)
         rows = self._rows(self._site.samples, self._site.train)
         anchors = self._anchors(rows.shape[1])
         dimensions = self._dimensions(rows.shape[1])
@@ -97,10 +97,10 @@ class Collaborator:
 
     def _dimensions(self, width: int) -> int:
         """m̃: what the settings say, else one fewer than a row has, so that rows cannot be computed back."""
-        return min(self._settings.collaboration.dimensions or max(width - 1, 1), width)
+        return min(self._settings.of(CollaborationSettings).dimensions or max(width - 1, 1), width)
 
     def _anchors(self, width: int) -> Rows:
-        settings, table = self._settings.collaboration, self._settings.data.table
+        settings, table = self._settings.of(CollaborationSettings), self._settings.data.table
         secret = shared_secret(self._identity, self._settings)
         count = settings.anchor_rows
         if count < width:
@@ -115,8 +115,8 @@ class Collaborator:
 
     def _public_rows(self) -> NDArray[np.floating]:
         path = self._identity.anchor_sample
-        if path is None and self._identity.is_simulated and self._settings.collaboration.sample:
-            path = Path(self._settings.collaboration.sample).expanduser()
+        if path is None and self._identity.is_simulated and self._settings.of(CollaborationSettings).sample:
+            path = Path(self._settings.of(CollaborationSettings).sample).expanduser()
         if path is None:
             raise SettingsError(
                 "collaboration.anchors = 'interpolated' needs public rows: set anchor_sample in site.toml "
@@ -138,7 +138,7 @@ class Collaborator:
         settings = self._settings
         cache = cache_folder(self._identity, settings.cache)
         vectors = embeddings(self._encoder, samples, positions, cache, settings.encoder.batch_size)
-        return projected(vectors, settings.collaboration.projection, settings.seed)
+        return projected(vectors, settings.of(CollaborationSettings).projection, settings.seed)
 
 
 __all__ = ["Collaborator", "MapIsGone", "Unacceptable"]

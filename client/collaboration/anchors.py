@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from client.identity import Identity
 from common.config import SettingsError, SiteSettings
+from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.randomness import secret_generator
 from common.table import Table, write_table
 
@@ -25,7 +26,7 @@ SHORTEST_SECRET = 32
 
 def agreement(settings: SiteSettings) -> str:
     """All settings on which the anchors and what is made of them depend, as text; no path is among them."""
-    collaboration = settings.collaboration.model_dump_json(exclude={"sample"})
+    collaboration = settings.of(CollaborationSettings).model_dump_json(exclude={"sample"})
     encoder = settings.encoder.model_dump_json(exclude={"weights"}) if settings.data.input == "embedding" else ""
     return "\x1f".join((str(settings.seed), write_table(settings.data.table), collaboration, encoder))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client.identity import Identity
 from common.config import SettingsError, SiteSettings
+from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.table import InvalidTable, read_table
 
 
@@ -13,7 +14,7 @@ class Unacceptable(SettingsError):
 
 def check_limits(identity: Identity, settings: SiteSettings) -> None:
     """Raise `Unacceptable` if a run averages or blurs less than the site demands, or comes with another schema."""
-    asked = settings.collaboration
+    asked = settings.of(CollaborationSettings)
     if asked.aggregate < identity.least_aggregate:
         raise Unacceptable(
             f"collaboration.aggregate = {asked.aggregate} is below this site's least_aggregate = "

@@ -1,1 +1,83 @@
-"""What a site may say about itself before training, one file each."""
+"""What a site may say about itself before training, one file for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.collaboration import Collaborator
+from client.embeddings import embeddings
+from client.fingerprints.mean import mean_feature
+from client.fingerprints.path import head_path
+from client.fingerprints.signature import signature
+from client.fingerprints.subspace import subspace
+from client.identity import cache_folder
+from client.request import Request
+from client.training import default_device
+from common.collaboration import Collaboration
+from common.head_path import HeadPath
+from common.mean_feature import MeanFeature
+from common.methods import fedcm, pacfl
+from common.signature import Signature
+from common.site_card import Fingerprint
+from common.subspace import Subspace
+
+
+def _embedded(request: Request) -> NDArray[np.float32]:
+    """Embeddings of the training samples, float32[n, d]."""
+    return embeddings(
+        request.encoder(),
+        request.site.images,
+        request.site.train,
+        cache_folder(request.identity, request.settings.cache),
+        request.settings.encoder.batch_size,
+    )
+
+
+def _signature(request: Request) -> Signature:
+    return signature(_embedded(request), request.site.train_labels)
+
+
+def _mean(request: Request) -> MeanFeature:
+    return mean_feature(_embedded(request))
+
+
+def _subspace(request: Request) -> Subspace:
+    vectors = request.settings.of(pacfl.Settings).vectors
+    return subspace(_embedded(request), request.site.train_labels, vectors)
+
+
+def _path(request: Request) -> HeadPath:
+    visit = request.visit()
+    return head_path(
+        visit.load(visit.received),
+        request.site.train_inputs(),
+        request.site.train_labels,
+        request.settings.train,
+        epochs=request.settings.of(fedcm.Settings).warm_up,
+        seed=request.settings.seed,
+        site=request.site.name,
+        device=default_device(),
+    )
+
+
+def collaborator(request: Request) -> Collaborator:
+    """The site as one that takes part in a single round."""
+    encoder = request.encoder() if request.settings.data.input == "embedding" else None
+    return Collaborator(request.identity, request.settings, request.site, encoder)
+
+
+def _collaboration(request: Request) -> Collaboration:
+    return collaborator(request).offer()
+
+
+# Kind, which is also the query that asks for it → how it is made.
+FINGERPRINTS: dict[str, Callable[[Request], Fingerprint]] = {
+    Signature.kind: _signature,
+    MeanFeature.kind: _mean,
+    Subspace.kind: _subspace,
+    HeadPath.kind: _path,
+    Collaboration.kind: _collaboration,
+}

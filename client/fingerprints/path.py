@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client.objectives import plain
 from client.training import TrainingDiverged, train
 from common.config import TrainSettings
 from common.head_path import HeadPath
-from common.models import flat_head, get_state
+from common.models import get_state
 from common.randomness import derive_seed
+from common.state import flat_head
 
 
 def head_path(
@@ -21,11 +21,12 @@ def head_path(
     labels: NDArray[np.int64],
     settings: TrainSettings,
     *,
+    epochs: int,
     seed: int,
     site: str,
     device: torch.device,
 ) -> HeadPath:
-    """Train `model` in place for `settings.warm_up` epochs and record what each changes in the head (FedCM).
+    """Train `model` in place for some epochs and record what each changes in the head (FedCM).
 
     Parameters
     ----------
@@ -35,13 +36,15 @@ def head_path(
         The site's training images or rows.
     labels : int64[n]
         Index of each image's class in the agreed class list.
+    epochs
+        Of the warm-up (T in the paper).
     seed, site
         Of the run and the site; with the epoch they fix the order of the samples.
     """
     epoch_settings = settings.model_copy(update={"epochs": 1})
     changes = []
     before = flat_head(get_state(model))
-    for epoch in range(1, settings.warm_up + 1):
+    for epoch in range(1, epochs + 1):
         try:
             train(
                 model,
@@ -53,7 +56,6 @@ def head_path(
                 rounds=1,
                 seed=derive_seed(seed, "warm-up", site, epoch),
                 device=device,
-                objective=plain,
             )
         except TrainingDiverged as error:
             raise TrainingDiverged(f"warm-up epoch {epoch}: {error}") from None

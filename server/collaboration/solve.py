@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from common.collaboration import Collaboration
 from common.config import TrainSettings
-from common.models import State
 from common.randomness import generator
+from common.state import State
 from server.collaboration.integration import Anchors, Matrix, gather, integrate, with_constant
 from server.collaboration.training import Hidden, Job, scores, train_networks
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +17,10 @@ from common.classes import agreed_classes
 from common.config import Config
 from common.kept_model import describe, save_model
 from common.metrics import Metrics
-from common.models import State
+from common.state import State
 from common.wire import SiteCard
 from server import run_directory
+from server.event_log import read_events
 from server.events import (
     Event,
     GroupsFormed,
@@ -56,18 +55,17 @@ class Artifacts:
     def hear(self, event: Event) -> None:
         """Write each file as soon as its content is known."""
         match event:
-            case RunStarted(config):
+            case RunStarted(config, stamp):
                 self._config = config
-                self._run = _describe(config)
+                self._run = _describe(config, stamp)
                 self._write_run("running", "")
             case RunResumed():
                 self._config, self._round = event.config, event.round_number
-                self._run = _describe(event.config) | self._resumed()
+                self._run = _describe(event.config, event.stamp) | self._resumed()
                 self._write_run("running", "")
-                self._clusters = self._kept_clusters()
                 self._cards = {card.name: card for card in event.cards}
                 self._labels, self._models = event.labels, event.models
-                self._tested = self._kept_tested()
+                self._recall(event.round_number)
                 self._write_clusters()
             case SiteEnrolled(card):
                 self._cards[card.name] = card
@@ -116,28 +114,17 @@ class Artifacts:
         kept = json.loads((self._directory / run_directory.RUN).read_text(encoding="utf-8"))
         return {"started": kept["started"], "resumed": [*kept.get("resumed", []), _now()]}
 
-    def _kept_clusters(self) -> dict[str, object]:
-        kept = json.loads((self._directory / run_directory.CLUSTERS).read_text(encoding="utf-8"))
-        return {key: kept[key] for key in ("cv", "window", "silhouette", "distance_order")}
-
-    def _kept_tested(self) -> dict[int, Metrics]:
-        """What the groups achieved in the last round before the run went on."""
-        rounds = [event for event in run_directory.read_events(self._directory) if event["event"] == "RoundFinished"]
-        tested: dict[int, Metrics] = {}
-        for group, metrics in (rounds[-1]["groups"] if rounds else {}).items():
-            values: dict[str, Any] = {key: math.nan if value is None else value for key, value in metrics.items()}
-            tested[int(group)] = Metrics(**values)
-        return tested
+    def _recall(self, done: int) -> None:
+        """Take up from the log how the sites were grouped, and what the groups achieved when they were last tested."""
+        log = read_events(self._directory).resumed(done)
+        for formed in log.of(GroupsFormed):
+            self._clusters = _clusters(formed, (self._directory / run_directory.DISTANCES).exists())
+        for tested in log.of(RoundFinished):
+            self._tested = tested.groups
 
     def _groups_formed(self, event: GroupsFormed) -> None:
         self._labels = dict(zip(event.sites, event.labels, strict=True))
-        scores = {str(k): run_directory.finite(score) for k, score in (event.k_scores or {}).items()}
-        self._clusters = {
-            "cv": None if event.cv is None else run_directory.finite(event.cv),
-            "window": event.k_window,
-            "silhouette": scores or None,
-            "distance_order": event.sites if event.distance is not None else None,
-        }
+        self._clusters = _clusters(event, event.distance is not None)
         self._distance = event.distance
         self._write_clusters()
         self._write_distance()
@@ -168,11 +155,22 @@ class Artifacts:
         run_directory.write_json(self._directory / run_directory.CLUSTERS, value)
 
 
+def _clusters(event: GroupsFormed, compared: bool) -> dict[str, object]:
+    """How the sites were grouped; `compared`: there is a matrix of their distances."""
+    scores = {str(k): run_directory.finite(score) for k, score in (event.k_scores or {}).items()}
+    return {
+        "cv": None if event.cv is None else run_directory.finite(event.cv),
+        "window": event.k_window,
+        "silhouette": scores or None,
+        "distance_order": event.sites if compared else None,
+    }
+
+
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def _describe(config: Config) -> dict[str, object]:
+def _describe(config: Config, stamp: str) -> dict[str, object]:
     versions = {}
     for package in _PACKAGES:
         try:
@@ -182,6 +180,7 @@ def _describe(config: Config) -> dict[str, object]:
     return {
         "config": config.model_dump(),
         "seed": config.seed,
+        "stamp": stamp,
         "started": _now(),
         "versions": versions,
         "python": sys.version.split()[0],

@@ -23,22 +23,24 @@ from server.events import (
     GroupRetired,
     GroupsFormed,
     Listener,
+    MemoryLost,
     ReplyAccepted,
     RoundFinished,
+    RoundTrained,
     RunEnded,
     RunResumed,
     RunStarted,
     SiteCleared,
     SiteEnrolled,
     SiteLeftOut,
-    SiteMoved,
     SitePlaced,
+    SitesMoved,
     SitesPersonalised,
-    SitesRegrouped,
     Solved,
     Solving,
     StageStarted,
 )
+from server.migration import Evidence
 
 _STAGES = {
     "enrol": "getting to know the sites",
@@ -67,6 +69,10 @@ class _Clock:
         self.rounds = 0
         self.done = self._before = 0
 
+    def finish(self, round_number: int) -> None:
+        # A round is told of when it is trained and when it is tested, which may be after the next began.
+        self.done = max(self.done, round_number)
+
     def begin_rounds(self) -> None:
         self._first_round = time.monotonic()
 
@@ -94,6 +100,8 @@ class PlainProgress:
         self._clock = _Clock()
         self._stage, self._asked, self._replied = "", 0, 0
         self._last_line = time.monotonic()
+        # Trained, and not tested so far.
+        self._untested: RoundTrained | None = None
 
     def hear(self, event: Event) -> None:
         """Print what a person would want to read, and a sign of life when a stage takes long."""
@@ -118,7 +126,7 @@ class PlainProgress:
             case RunStarted(config):
                 self._clock.rounds = config.rounds
                 return f"{config.method}, seed {config.seed}, {config.rounds} rounds → {self._directory}"
-            case RunResumed(config, round_number):
+            case RunResumed(config, _, round_number):
                 self._clock.resume(config.rounds, round_number)
                 return f"{config.method}, seed {config.seed}: goes on after round {round_number} → {self._directory}"
             case StageStarted("enrol", _, sites):
@@ -137,21 +145,34 @@ class PlainProgress:
                 return f"late site {site} joins group {group} (confidence {confidence:.2f})"
             case GroupKept(round_number, group, replies, needed):
                 return f"round {round_number}: group {group} keeps its model ({replies} of {needed} updates needed)"
-            case RoundFinished():
-                self._clock.done += 1
-                if not event.sites:
-                    return f"round {event.round_number}/{self._clock.rounds}: no site has been tested"
-                groups = " ".join(f"{group}:{metrics.accuracy:.3f}" for group, metrics in event.groups.items())
-                shown = f" groups {groups}" if 1 < len(event.groups) <= _SHOWN_GROUPS else ""
-                return (
-                    f"round {event.round_number}/{self._clock.rounds}: accuracy {event.overall.accuracy:.3f} "
-                    f"mean of sites {event.mean_site_accuracy:.3f} worst tenth {event.worst_tenth_accuracy:.3f}"
-                    f"{shown}, {self._clock.left} left"
-                )
+            case RoundTrained() | RoundFinished():
+                return self._round(event)
             case RunEnded(outcome, reason):
                 why = f": {reason}" if reason else ""
                 return f"{outcome} after {self._clock.elapsed}{why}; run directory {self._directory}"
         return None
+
+    def _round(self, event: RoundTrained | RoundFinished) -> str | None:
+        self._clock.finish(event.round_number)
+        before, place = self._untested, f"round {event.round_number}/{self._clock.rounds}"
+        if isinstance(event, RoundTrained):
+            self._untested = event
+            # That a round is not tested is known when the next one is trained.
+            return None if before is None else self._trained(before)
+        if before is not None and before.round_number <= event.round_number:
+            self._untested = None
+        if not event.sites:
+            return f"{place}: no site has been tested"
+        groups = " ".join(f"{group}:{metrics.accuracy:.3f}" for group, metrics in event.groups.items())
+        shown = f" groups {groups}" if 1 < len(event.groups) <= _SHOWN_GROUPS else ""
+        return (
+            f"{place}: accuracy {event.overall.accuracy:.3f} mean of sites {event.mean_site_accuracy:.3f} "
+            f"worst tenth {event.worst_tenth_accuracy:.3f}{shown}, {self._clock.left} left"
+        )
+
+    def _trained(self, event: RoundTrained) -> str:
+        loss = f", loss {event.train_loss:.3g}" if math.isfinite(event.train_loss) else ""
+        return f"round {event.round_number}/{self._clock.rounds}: trained{loss}, not tested, {self._clock.left} left"
 
 
 class LiveProgress:
@@ -178,7 +199,7 @@ class LiveProgress:
             case RunStarted(config):
                 self._config, self._clock.rounds = config, config.rounds
                 self._live.start()
-            case RunResumed(config, round_number):
+            case RunResumed(config, _, round_number):
                 self._config, self._grouping = config, f"goes on after round {round_number}"
                 self._clock.resume(config.rounds, round_number)
                 self._live.start()
@@ -194,8 +215,11 @@ class LiveProgress:
                 self._sizes = Counter(event.labels)
                 self._grouping = _grouping(event)
                 self._clock.begin_rounds()
+            case RoundTrained():
+                self._clock.finish(event.round_number)
+                self._sizes = Counter(event.labels.values())
             case RoundFinished():
-                self._clock.done += 1
+                self._clock.finish(event.round_number)
                 self._last = event
                 self._sizes = Counter(event.labels.values())
             case RunEnded(outcome, reason):
@@ -247,12 +271,16 @@ def _notice(event: Event) -> str | None:
     match event:
         case SiteLeftOut():
             return f"round {event.round_number}, {event.stage}: {event.site} left out: {event.reason}"
-        case SiteMoved() | SiteCleared():
-            return _ruling(event)
-        case SitesRegrouped():
-            who = f"site {event.sites[0]} goes" if len(event.sites) == 1 else f"{len(event.sites)} sites go"
-            where = f"{'a new group' if event.founded else 'group'} {event.target}"
-            return f"round {event.round_number}: {who} from group {event.origin} to {where} ({event.reason})"
+        case SitesMoved():
+            return _move(event)
+        case SiteCleared():
+            verdict = f"site {event.site} stays in group {event.group} after an examination"
+            return f"round {event.round_number}: {verdict} ({_figures(event.evidence)})"
+        case MemoryLost():
+            return (
+                f"round {event.round_number}: site {event.site} no longer has what it remembered of the run and "
+                "starts fresh"
+            )
         case SitesPersonalised():
             kept = ", ".join(f"{count} {what}" for what, count in sorted(Counter(event.kept.values()).items()))
             return (
@@ -266,16 +294,23 @@ def _notice(event: Event) -> str | None:
     return None
 
 
-def _ruling(event: SiteMoved | SiteCleared) -> str:
-    evidence = event.evidence
+def _move(event: SitesMoved) -> str:
+    one = len(event.sites) == 1
+    who = f"site {event.sites[0]}" if one else f"{len(event.sites)} sites"
+    # Sites are moved by an examination, and go by a rule of the method's own or by choice.
+    examined = not event.evidence.reason
+    verb = ("moves" if one else "move") if examined else ("goes" if one else "go")
+    where = f"{'a new group' if event.founded else 'group'} {event.target}"
+    why = _figures(event.evidence) if examined else event.evidence.reason
+    return f"round {event.round_number}: {who} {verb} from group {event.origin} to {where} ({why})"
+
+
+def _figures(evidence: Evidence) -> str:
     reasons = [] if evidence.cosine is None else [f"cosine {evidence.cosine:.2f}"]
     usual = evidence.usual_norm if evidence.peer_norm is None else evidence.peer_norm
-    reasons += [] if usual is None else [f"norm {evidence.norm:.3g} against {usual:.3g}"]
-    if isinstance(event, SiteCleared):
-        verdict = f"stays in group {event.group} after an examination"
-    else:
-        verdict = f"moves from group {event.origin} to {'a new group' if event.founded else 'group'} {event.target}"
-    return f"round {event.round_number}: site {event.site} {verdict} ({', '.join(reasons) or 'no reference'})"
+    if evidence.norm is not None and usual is not None:
+        reasons.append(f"norm {evidence.norm:.3g} against {usual:.3g}")
+    return ", ".join(reasons) or "no reference"
 
 
 def _choice(event: Solved) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from common.config import Config
 from server import run_directory
+from server.event_log import read_events
 from server.events import (
     Event,
     GroupsFormed,
@@ -19,14 +19,13 @@ from server.events import (
     RunResumed,
     RunStarted,
     SiteLeftOut,
-    SiteMoved,
     SitePlaced,
+    SitesMoved,
     SitesPersonalised,
-    SitesRegrouped,
     StageStarted,
 )
-from server.ledger import rulings
-from server.run_directory import finite, read_events
+from server.ledger import Ruling, evidence_entry, rulings
+from server.run_directory import finite
 
 
 class Summary:
@@ -55,24 +54,15 @@ class Summary:
             case RunResumed(config):
                 self._config = config
                 self._labels = dict(event.labels)
-                self._recall()
+                self._recall(event.round_number)
             case StageStarted(stage):
                 self._enter(stage)
             case GroupsFormed():
                 self._labels = dict(zip(event.sites, event.labels, strict=True))
             case SitePlaced(site=site, group=group):
                 self._labels[site] = group
-            case SiteLeftOut():
-                self._left_out += 1
-            case SiteMoved() | SitesRegrouped():
-                for entry in rulings({"event": type(event).__name__, **asdict(event)}):
-                    self._labels[entry["site"]] = event.target
-                    self._moves.append(_move(entry))
-            case RoundFinished():
-                # Only figures are kept: an event holds every group's model.
-                self._score(event.round_number, {key: finite(value) for key, value in asdict(event.overall).items()})
-                self._spread = (finite(event.mean_site_accuracy), finite(event.worst_tenth_accuracy))
-                self._labels = dict(event.labels)
+            case SiteLeftOut() | SitesMoved() | RoundFinished():
+                self._score(event)
             case SitesPersonalised():
                 self._personalised = {
                     "mode": event.mode,
@@ -88,23 +78,29 @@ class Summary:
                 self._enter("end")
                 self._write(outcome)
 
-    def _recall(self) -> None:
-        """Take up the score where an earlier process left it."""
-        for event in read_events(self._path.parent):
-            match event["event"]:
-                case "SiteLeftOut":
-                    self._left_out += 1
-                case "SiteMoved" | "SitesRegrouped":
-                    self._moves += [_move(entry) for entry in rulings(event)]
-                case "RoundFinished":
-                    self._score(event["round_number"], event["overall"])
-                    self._spread = (event["mean_site_accuracy"], event["worst_tenth_accuracy"])
+    def _recall(self, done: int) -> None:
+        """Take up the score where an earlier process left it; who is in which group is known better by now."""
+        labels = self._labels
+        for event in read_events(self._path.parent).resumed(done).events:
+            self._score(event)
+        self._labels = labels
 
-    def _score(self, round_number: int, overall: Mapping[str, float | None]) -> None:
-        self._last = {"round": round_number} | {key: overall[key] for key in ("accuracy", "macro_f1", "auc")}
-        accuracy = overall["accuracy"]
-        if accuracy is not None and accuracy > self._best_accuracy:
-            self._best, self._best_accuracy = self._last, accuracy
+    def _score(self, event: Event) -> None:
+        match event:
+            case SiteLeftOut():
+                self._left_out += 1
+            case SitesMoved():
+                self._labels |= dict.fromkeys(event.sites, event.target)
+                self._moves += map(_move, rulings([event]))
+            case RoundFinished():
+                # Only figures are kept: an event holds every group's model.
+                overall = {key: finite(getattr(event.overall, key)) for key in ("accuracy", "macro_f1", "auc")}
+                self._last = {"round": event.round_number, **overall}
+                accuracy = overall["accuracy"]
+                if accuracy is not None and accuracy > self._best_accuracy:
+                    self._best, self._best_accuracy = self._last, accuracy
+                self._spread = (finite(event.mean_site_accuracy), finite(event.worst_tenth_accuracy))
+                self._labels = dict(event.labels)
 
     def _enter(self, stage: str) -> None:
         now = time.perf_counter()
@@ -135,6 +131,6 @@ class Summary:
         run_directory.write_json(self._path, value)
 
 
-def _move(event: Mapping[str, Any]) -> dict[str, Any]:
-    where = {"round": event["round_number"], "site": event["site"], "from": event["origin"], "to": event["target"]}
-    return {**where, "founded": event["founded"], **event["evidence"]}
+def _move(ruling: Ruling) -> dict[str, Any]:
+    where = {"round": ruling.round_number, "site": ruling.site, "from": ruling.origin, "to": ruling.target}
+    return {**where, "founded": ruling.founded, **evidence_entry(ruling.evidence)}

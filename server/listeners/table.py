@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-import os
+import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from common.metrics import Metrics
 from server import run_directory
-from server.events import Event, RoundFinished, RunEnded, RunResumed, RunStarted
+from server.event_log import EventLog, read_events
+from server.events import Event, RoundFinished, RoundTrained, RunEnded, RunResumed, RunStarted
 
 COLUMNS = (
     "round", "scope", "name", "group", "sites", "samples", "accuracy", "macro_f1", "auc", "loss",
     "mean_site_accuracy", "worst_tenth_accuracy", "train_loss",
 )  # fmt: skip
+
+
+_log = logging.getLogger("coterie")
 
 
 class MetricsTable:
@@ -31,19 +36,42 @@ class MetricsTable:
                 # A run that was killed before its first checkpoint starts again in the same directory.
                 self._path.unlink(missing_ok=True)
                 self._append([COLUMNS])
-            case RunResumed(metrics_bytes=size):
-                os.truncate(self._path, size)
+            case RunResumed(round_number=done):
+                self._rebuild(done)
             case RoundFinished():
                 self._append(_rows(event))
             case RunEnded():
                 # What a full disk refused may fit in now.
                 self._append([])
 
-    def _append(self, rows: list[tuple[object, ...]]) -> None:
+    def sync(self) -> None:
+        """Have all rows on disk, or raise an OSError."""
+        self._file.sync()
+
+    def _rebuild(self, done: int) -> None:
+        """Write the table anew from the log: what the file holds may be torn, gone, or ahead of the checkpoint."""
+        try:
+            log = read_events(self._path.parent).resumed(done)
+        except OSError:
+            log = EventLog()
+        missing = sorted(set(range(1, done + 1)) - {event.round_number for event in log.of(RoundTrained)})
+        if missing or log.unreadable:
+            _log.warning(
+                "%s lacks rounds in %s, because the log does (rounds not found: %s; unreadable lines: %d)",
+                self._path.name, self._path.parent, ", ".join(map(str, missing)) or "none", log.unreadable,
+            )  # fmt: skip
+        rows = [row for event in log.of(RoundFinished) for row in _rows(event)]
+        self._file.replace(_block([COLUMNS, *rows]))
+
+    def _append(self, rows: Iterable[tuple[object, ...]]) -> None:
         # One block per round: a crash leaves whole rounds, not half rows.
-        block = io.StringIO()
-        csv.writer(block, lineterminator="\n").writerows(rows)
-        self._file.append(block.getvalue())
+        self._file.append(_block(rows))
+
+
+def _block(rows: Iterable[tuple[object, ...]]) -> str:
+    block = io.StringIO()
+    csv.writer(block, lineterminator="\n").writerows(rows)
+    return block.getvalue()
 
 
 def _rows(event: RoundFinished) -> list[tuple[object, ...]]:

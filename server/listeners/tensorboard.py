@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
-from server.events import Event, GroupsFormed, RoundFinished, RunEnded, RunResumed, RunStarted, SiteMoved
+from server.events import Event, GroupsFormed, RoundFinished, RunEnded, RunResumed, RunStarted, SitesMoved
 from server.listeners.scores import scores
 
 FOLDER = "tensorboard"
@@ -33,8 +33,9 @@ class TensorBoard:
             case GroupsFormed():
                 sizes = np.bincount(event.labels).tolist()
                 self._text("groups", f"{len(sizes)} groups of {', '.join(map(str, sizes))} sites", 0)
-            case SiteMoved():
-                self._text("moves", f"{event.site}: group {event.origin} → {event.target}", event.round_number)
+            case SitesMoved():
+                moved = f"{', '.join(event.sites)}: group {event.origin} → {event.target}"
+                self._text("moves", moved, event.round_number)
             case RoundFinished():
                 self._round(event)
             case RunEnded() if self._writer is not None:

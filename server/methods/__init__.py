@@ -1,23 +1,29 @@
-"""The registry of methods: one file each, one entry here."""
+"""The methods, one file each: a file that has `METHODS` is found by itself."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import get_args
 
 from common.config import Config, SettingsError, with_values
-from server.methods import cfl, dc, dc_cfl, fecfl, fedavg, fedcm, fedprox, fmcl, ifca, local, pacfl
-from server.methods.method import Grouping, Method, Placement
+from server.methods.method import Family, Grouping, Method, Placement
 
+_FAMILIES = get_args(Family)
+
+
+def _found() -> Iterator[Method]:
+    for module in pkgutil.iter_modules(__path__):
+        yield from getattr(importlib.import_module(f"{__name__}.{module.name}"), "METHODS", ())
+
+
+# By family, and in a family by name.
 METHODS: dict[str, Method] = {
     method.name: method
-    for method in (
-        fmcl.METHOD, fmcl.FIXED_K, fmcl.WITHOUT_OVERLAP, fedcm.METHOD,
-        fecfl.METHOD, fecfl.WITH_FOUNDATION_MODEL, pacfl.METHOD, pacfl.WITH_FOUNDATION_MODEL,
-        cfl.METHOD, ifca.METHOD, dc_cfl.METHOD, dc.METHOD, fedavg.METHOD, fedprox.METHOD, local.METHOD,
-    )
-}  # fmt: skip
-
-_OF_IMAGES = {"signature", "mean", "subspace"}
+    for method in sorted(_found(), key=lambda method: (_FAMILIES.index(method.family), method.name))
+}
 
 
 def settle(config: Config) -> Config:
@@ -62,11 +68,9 @@ def migration_rule(config: Config) -> str:
 def _check_inputs(config: Config, method: Method) -> None:
     if config.data.input == "embedding":
         raise SettingsError(f"data.input = 'embedding' goes with the methods dc-cfl and dc, not with {method.name!r}")
-    if config.data.table is not None and method.fingerprint in _OF_IMAGES:
-        raise SettingsError(
-            f"method = {method.name!r} describes sites by images: on a table choose dc-cfl, dc, fedcm, cfl, ifca, "
-            "fedavg, fedprox or local"
-        )
+    if config.data.table is not None and method.reads_images:
+        fitting = ", ".join(name for name, other in METHODS.items() if not other.reads_images)
+        raise SettingsError(f"method = {method.name!r} describes sites by images: on a table choose one of {fitting}")
 
 
 def _check_one_round(config: Config, method: Method, rule: str) -> None:

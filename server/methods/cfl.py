@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.config import Config
-from server import checkpoint
+from common.methods.cfl import Settings
+from common.state import flat_parameters
 from server.clustering import bipartition
 from server.methods.method import Method
 from server.methods.partition import OneGroup
-from server.methods.training import Contribution, Regrouping, TrainingRule
+from server.methods.training import Contribution, Federation, Move, Remembered, TrainingRule
+from server.migration import Evidence
 
 # A member is waited for as long as it takes to be drawn so many times on average: at any share of sites per round, one
 # that answers is missed with a chance below e^-5, under 1%.
@@ -46,33 +48,30 @@ class RecursiveBipartition(TrainingRule):
     Updates are kept from one round to the next only while somebody is waited for.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._settings = config.split
+    def __init__(self, config: Config, federation: Federation) -> None:
+        super().__init__(config, federation)
+        self._settings = config.of(Settings)
         self._fraction = config.train.fraction
         self._latest: dict[str, _Change] = {}
         self._silent: set[str] = set()
 
-    def observe(self, round_number: int, contribution: Contribution) -> None:
+    def observe(self, contribution: Contribution) -> None:
         """Keep the update, once the rounds without splits are over."""
-        # Imported late: this module is loaded by commands that need no torch, which comes along.
-        from common.models import flat_parameters
-
+        round_number, site, group = contribution.round_number, contribution.site, contribution.group
         if round_number > self._settings.after:
-            site, group = contribution.site, contribution.group
             values = flat_parameters(contribution.after)
             values -= flat_parameters(contribution.before)
             since = self._latest[site].since if self._is_known(site, group) else round_number
             self._latest[site] = _Change(group, contribution.samples, since, values)
             self._silent.discard(site)
 
-    def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> list[Regrouping]:
+    def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> Iterator[Move]:
         """Split every group whose sites disagree. The part of the first site heard, by name, keeps group and model."""
         home = {site: group for group, members in groups.items() for site in members}
         # What a site sent as a member of a group that it has left says nothing any more.
         self._latest = {site: change for site, change in self._latest.items() if home.get(site) == change.group}
         self._silent &= home.keys()
-        regroupings = []
-        for members in groups.values():
+        for group, members in groups.items():
             sites = sorted(site for site in members if site in self._latest)
             missing = set(members) - set(sites)
             if not sites or (missing - self._silent and not self._is_overdue(round_number, sites, len(members))):
@@ -86,8 +85,7 @@ class RecursiveBipartition(TrainingRule):
             # Positions among this group's updates become sites here; they mean nothing outside of it.
             leaving = tuple(site for site, label in zip(sites, labels, strict=True) if label == 1)
             reason = f"mean update {mean:.3g} < {self._settings.mean_norm:g}, longest {longest:.3g}"
-            regroupings.append(Regrouping(leaving, None, reason))
-        return regroupings
+            yield Move(leaving, group, None, Evidence(reason=reason))
 
     def _is_known(self, site: str, group: int) -> bool:
         return site in self._latest and self._latest[site].group == group
@@ -98,14 +96,14 @@ class RecursiveBipartition(TrainingRule):
         waited = round_number - min(self._latest[site].since for site in heard) + 1
         return waited * drawn >= _PATIENCE * size
 
-    def state(self) -> checkpoint.State:
+    def state(self) -> Remembered:
         """The updates that wait for the rest of their group, and who is not waited for."""
         return {
             "latest": [{"site": site, **vars(change)} for site, change in sorted(self._latest.items())],
             "silent": sorted(self._silent),
         }
 
-    def restore(self, state: checkpoint.State) -> None:
+    def restore(self, state: Remembered) -> None:
         """Remember what an earlier `state` said."""
         self._latest = {
             entry["site"]: _Change(entry["group"], entry["samples"], entry["since"], entry["values"])
@@ -130,10 +128,11 @@ METHOD = Method(
     paper="Sattler et al., Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization under "
     "Privacy Constraints, 2020",
     summary="one group that is split in two whenever its sites pull in different directions",
-    fingerprint=None,
-    distance=None,
+    family="clustered while training",
     partition=OneGroup(),
     clustered=False,
     training=RecursiveBipartition,
-    settings_used=("split.after", "split.mean_norm", "split.max_norm"),
+    settings_used=("cfl.after", "cfl.mean_norm", "cfl.max_norm"),
 )
+
+METHODS = (METHOD,)

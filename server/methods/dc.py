@@ -12,11 +12,11 @@ METHOD = Method(
     paper="Imakura & Sakurai, Data Collaboration Analysis Framework Using Centralization of Individual Intermediate "
     "Representations for Distributed Data Sets, 2020",
     summary="as dc-cfl, with all sites in one group",
+    family="one round",
     fingerprint="collaboration",
     distance=distance,
     partition=OneGroup(),
     clustered=False,
-    one_round=True,
     settings_used=(
         "collaboration.anchors",
         "collaboration.dimensions",
@@ -25,3 +25,5 @@ METHOD = Method(
         "data.input",
     ),
 )
+
+METHODS = (METHOD,)

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.collaboration import Collaboration
-from common.config import ClusterSettings
+from common.config import Config
 from server.collaboration.divergence import total_variation
-from server.methods.method import Method
+from server.methods.method import Described, Method
 from server.methods.partition import CompleteLinkage
 
 
-def distance(sites: Sequence[Collaboration], settings: ClusterSettings) -> NDArray[np.float64]:
+def distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
     """Total variation between the label histograms of what the sites sent."""
-    classes = 1 + max(int(site.labels.max()) for site in sites)
-    return total_variation(np.stack([np.bincount(site.labels, minlength=classes) for site in sites]))
+    labels = [site.fingerprint.labels for site in sites]
+    classes = 1 + max(int(of_site.max()) for of_site in labels)
+    return total_variation(np.stack([np.bincount(of_site, minlength=classes) for of_site in labels]))
 
 
 METHOD = Method(
@@ -26,10 +26,10 @@ METHOD = Method(
     paper="Sugawara et al., Single-Round Clustered Federated Learning via Data Collaboration Analysis for Non-IID "
     "Data, 2026",
     summary="each site sends its rows once, through a map only it knows; the server groups by labels and trains",
+    family="one round",
     fingerprint="collaboration",
     distance=distance,
     partition=CompleteLinkage(),
-    one_round=True,
     settings_used=(
         "cluster.threshold",
         "collaboration.anchors",
@@ -39,3 +39,5 @@ METHOD = Method(
         "data.input",
     ),
 )
+
+METHODS = (METHOD,)

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import ClusterSettings
-from common.mean_feature import MeanFeature
+from common.config import Config
 from server.clustering import cosine_distance
-from server.methods.method import Method
+from server.methods.method import Described, Method
 from server.methods.partition import Agglomerative
 
 
-def _distance(means: Sequence[MeanFeature], settings: ClusterSettings) -> NDArray[np.float64]:
-    return cosine_distance([mean.mean for mean in means])
+def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
+    return cosine_distance([site.fingerprint.mean for site in sites])
 
 
 WITH_FOUNDATION_MODEL = Method(
@@ -23,6 +22,7 @@ WITH_FOUNDATION_MODEL = Method(
     title="FECFL (FM)",
     paper="FECFL with the encoder of FMCL in the place of its own, as in Ali & Brattain 2026",
     summary="group sites once, by the mean embedding of all their samples; one FedAvg per group",
+    family="clustered before training",
     fingerprint="mean",
     distance=_distance,
     partition=Agglomerative(),
@@ -36,3 +36,5 @@ METHOD = WITH_FOUNDATION_MODEL.variant(
     summary="as fecfl-fm, with an untrained encoder that all sites draw from the run's seed",
     settings={"encoder.name": "random:resnet18", "encoder.weights": ""},
 )
+
+METHODS = (METHOD, WITH_FOUNDATION_MODEL)

@@ -10,8 +10,9 @@ METHOD = Method(
     title="FedAvg",
     paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017",
     summary="one model for all sites",
-    fingerprint=None,
-    distance=None,
+    family="one model for all",
     partition=OneGroup(),
     clustered=False,
 )
+
+METHODS = (METHOD,)

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import ClusterSettings
-from common.head_path import HeadPath
+from common.config import Config
 from server.clustering import path_similarity
-from server.methods.method import Method
+from server.methods.method import Described, Method
 from server.methods.partition import Modularity
 
 
-def _distance(paths: Sequence[HeadPath], settings: ClusterSettings) -> NDArray[np.float64]:
-    return 1.0 - path_similarity(paths)
+def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
+    return 1.0 - path_similarity([site.fingerprint for site in sites])
 
 
 METHOD = Method(
@@ -24,10 +23,13 @@ METHOD = Method(
     paper="Wang et al., FedCM: Client Clustering and Migration in Federated Learning via Gradient Path Similarity and "
     "Update Direction Deviation, IJCAI 2025",
     summary="group sites by how their heads move in a warm-up; sites whose data drift move to another group",
+    family="clustered before training",
     fingerprint="path",
     distance=_distance,
     partition=Modularity(),
     fingerprint_needs_model=True,
     migration="guarded",
-    settings_used=("train.warm_up",),
+    settings_used=("fedcm.warm_up",),
 )
+
+METHODS = (METHOD,)

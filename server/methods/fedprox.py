@@ -10,10 +10,11 @@ METHOD = Method(
     title="FedProx",
     paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020",
     summary="one model for all sites, which are held near it while they train",
-    fingerprint=None,
-    distance=None,
+    family="one model for all",
     partition=OneGroup(),
     clustered=False,
-    objective="prox",
-    settings_used=("train.mu",),
+    rule="fedprox",
+    settings_used=("fedprox.mu",),
 )
+
+METHODS = (METHOD,)

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import ClusterSettings
-from common.signature import Signature
+from common.config import Config
 from server.clustering import overlap_distance
-from server.methods.method import Method
+from server.methods.method import Described, Method
 from server.methods.partition import Agglomerative
 
 
-def _distance(signatures: Sequence[Signature], settings: ClusterSettings) -> NDArray[np.float64]:
+def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
+    settings = config.cluster
     return overlap_distance(
-        signatures, alpha=settings.alpha, beta=settings.beta, epsilon=settings.epsilon, overlap=settings.overlap
+        [site.fingerprint for site in sites],
+        alpha=settings.alpha, beta=settings.beta, epsilon=settings.epsilon, overlap=settings.overlap
     )
 
 
@@ -25,6 +26,7 @@ METHOD = Method(
     title="FMCL",
     paper="Ali & Brattain, FMCL: Class-Aware Client Clustering with Foundation Model Representations, 2026",
     summary="group sites once, by class prototypes of a frozen encoder; one FedAvg per group",
+    family="clustered before training",
     fingerprint="signature",
     distance=_distance,
     partition=Agglomerative(),
@@ -47,3 +49,5 @@ FIXED_K = METHOD.variant(
     summary="as fmcl, with the number of groups given; needs cluster.k",
     needs_k=True,
 )
+
+METHODS = (METHOD, FIXED_K, WITHOUT_OVERLAP)

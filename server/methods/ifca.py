@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from common import wire
 from common.config import Config
+from common.extras import Extras
+from common.methods.ifca import CHOICE, LOSSES, OTHERS
+from common.state import State
 from server.methods.method import Method
 from server.methods.partition import OneGroup
-from server.methods.training import AskLosses, Draw, Opening, TrainingRule
+from server.methods.training import Contribution, Federation, Move, Opening, TrainingRule
+from server.migration import Evidence
 
 _MOST_DRAWS = 10
+_REASON = "its model fits them better"
 
 
 class LeastLoss(TrainingRule):
@@ -21,26 +27,58 @@ class LeastLoss(TrainingRule):
     each is chosen by half of an equal share of the sites, N / 2K; if none of the draws is that fair, the fairest stays.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._k = config.cluster.k
+    offers_all = True
 
-    def open(self, draw: Draw, ask: AskLosses) -> Opening:
+    def __init__(self, config: Config, federation: Federation) -> None:
+        super().__init__(config, federation)
+        self._groups: tuple[int, ...] = ()
+        self._chosen: dict[str, int] = {}
+
+    def open(self) -> Opening:
         """Draw K starts between which the sites spread."""
+        k = self.config.cluster.k
         fairest: tuple[int, Opening] | None = None
         for attempt in range(_MOST_DRAWS):
-            models = [draw(attempt * self._k + number) for number in range(self._k)]
-            choices = {site: int(losses.argmin()) for site, losses in ask(models).items()}
-            fewest = int(np.bincount(list(choices.values()), minlength=self._k).min())
+            models = [self.federation.draw(attempt * k + number) for number in range(k)]
+            starts = {f"{OTHERS}.{number}": model for number, model in enumerate(models)}
+            answers = self.federation.ask(LOSSES, starts)
+            losses = {site: answer[LOSSES]["values"] for site, answer in answers.items()}
+            choices = {site: int(values.argmin()) for site, values in losses.items() if len(values) == k}
+            fewest = int(np.bincount(list(choices.values()), minlength=k).min())
             if fairest is None or fewest > fairest[0]:
                 fairest = fewest, Opening(dict(enumerate(models)), choices)
-            if 2 * self._k * fewest >= len(choices):
+            if 2 * k * fewest >= len(choices):
                 break
         assert fairest is not None
         return fairest[1]
 
-    def offers(self, group: int, groups: Collection[int]) -> tuple[int, ...]:
-        """Send all K models."""
-        return tuple(sorted(groups))
+    def beside(self, group: int, models: Mapping[int, State]) -> Extras:
+        """Send the models of all other groups, too."""
+        self._groups = tuple(sorted(models))
+        return {f"{OTHERS}.{other}": models[other] for other in self._groups if other != group}
+
+    def trained(self, group: int, extras: Extras) -> int:
+        """The site says which one it chose."""
+        choice = int(extras[CHOICE]["group"])
+        if choice not in self._groups:
+            raise wire.WireError(f"it trained the model of group {choice}, which it was not offered")
+        return choice
+
+    def observe(self, contribution: Contribution) -> None:
+        """Note who trained another group's model than its own."""
+        self._chosen[contribution.site] = contribution.group
+
+    def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> Iterator[Move]:
+        """Put sites that trained another group's model than their own into that group."""
+        ways: dict[tuple[int, int], list[str]] = {}
+        for origin, sites in groups.items():
+            for site in sites:
+                target = self._chosen.get(site, origin)
+                if target != origin:
+                    ways.setdefault((origin, target), []).append(site)
+        self._chosen = {}
+        for (origin, target), sites in sorted(ways.items()):
+            yield Move(tuple(sites), origin, target, Evidence(reason=_REASON))
 
 
 METHOD = Method(
@@ -48,10 +86,12 @@ METHOD = Method(
     title="IFCA",
     paper="Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020",
     summary="K models are sent to every site, which trains the one that fits it best; needs cluster.k",
-    fingerprint=None,
-    distance=None,
+    family="clustered while training",
     partition=OneGroup(),
     clustered=False,
+    rule="ifca",
     training=LeastLoss,
     needs_k=True,
 )
+
+METHODS = (METHOD,)

@@ -10,8 +10,9 @@ METHOD = Method(
     title="Local",
     paper="",
     summary="every site trains alone on its own data",
-    fingerprint=None,
-    distance=None,
+    family="personal",
     partition=Alone(),
     clustered=False,
 )
+
+METHODS = (METHOD,)

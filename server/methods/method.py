@@ -10,8 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config import ClusterSettings, Config, FlatValue
+from common.fingerprint import KINDS
+from common.site_card import SiteCard
 from server.clustering import KSelection
-from server.methods.training import TrainingRule
+from server.methods.training import MakeRule, TrainingRule
+
+Family = Literal[
+    "clustered before training", "clustered while training", "one round", "one model for all", "personal"
+]
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,19 @@ class PartitionRule(Protocol):
         """Place a newcomer whose distances to the labelled sites are `distance` (float64[N])."""
 
 
-# The fingerprints are of the one kind that the method asks for.
-Distance = Callable[[Sequence[Any], ClusterSettings], NDArray[np.float64]]
+class Described(Protocol):
+    """A site as a distance sees it: its card, and a fingerprint of the one kind that the method asks for."""
+
+    @property
+    def card(self) -> SiteCard:
+        """Who it is and how much data it has."""
+
+    @property
+    def fingerprint(self) -> Any:
+        """What it said of its data."""
+
+
+Distance = Callable[[Sequence[Described], Config], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -52,24 +69,25 @@ class Method:
     ----------
     name, title, paper, summary
         What the user types, reads and cites; one sentence of help.
+    family
+        Under which it is listed.
+    partition
+        From distances to groups.
     fingerprint
         What sites are asked for before training (`query.<fingerprint>`); None: only who they are.
     distance
-        Distance matrix of the fingerprints; None: the partition needs none.
-    partition
-        From distances to groups.
+        Distance matrix of the sites; None: the partition needs none.
     fingerprint_needs_model
         Whether the query carries the model every site starts from.
     migration
         The rule by which sites change groups under `migration.rule = "auto"`.
     clustered
         Whether there are groups between which migration may move sites.
-    one_round
-        Whether the server learns everything from what each site sends before training.
-    objective
-        What sites minimise in local training, one of `client.objectives`.
+    rule
+        What sites do in a round: the name of its file in `client/methods` and, where both sides must agree on
+        something, in `common/methods`.
     training
-        Makes the rule for what happens during training, for one run.
+        Makes the server's half of that rule, for one run.
     settings
         Values that the recipe fixes, by flat key: they are what makes it this method and not another.
     settings_used
@@ -82,15 +100,15 @@ class Method:
     title: str
     paper: str
     summary: str
-    fingerprint: str | None
-    distance: Distance | None
+    family: Family
     partition: PartitionRule
+    fingerprint: str | None = None
+    distance: Distance | None = None
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"
     clustered: bool = True
-    one_round: bool = False
-    objective: str = "plain"
-    training: Callable[[Config], TrainingRule] = lambda config: TrainingRule()
+    rule: str = "fedavg"
+    training: MakeRule = TrainingRule
     settings: Mapping[str, FlatValue] = field(default_factory=dict)
     settings_used: tuple[str, ...] = ()
     needs_k: bool = False
@@ -100,6 +118,16 @@ class Method:
         return replace(self, **changes)
 
     @property
+    def one_round(self) -> bool:
+        """Whether the server learns everything from what each site sends before training."""
+        return self.family == "one round"
+
+    @property
     def can_confirm(self) -> bool:
         """Whether a fresh fingerprint is cheap enough to ask a suspect for: it costs the site no training."""
         return self.fingerprint is not None and not self.fingerprint_needs_model
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether sites are described by their images, which a table has none of."""
+        return self.fingerprint is not None and KINDS[self.fingerprint].of_images

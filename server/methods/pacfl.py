@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import ClusterSettings
-from common.subspace import Subspace
+from common.config import Config
+from common.methods.pacfl import Settings
 from server.clustering import subspace_distance
-from server.methods.method import Method
+from server.methods.method import Described, Method
 from server.methods.partition import Agglomerative
 
 
-def _distance(subspaces: Sequence[Subspace], settings: ClusterSettings) -> NDArray[np.float64]:
-    return subspace_distance([subspace.basis for subspace in subspaces], angle=settings.angle)
+def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
+    return subspace_distance([site.fingerprint.basis for site in sites], angle=config.of(Settings).angle)
 
 
 METHOD = Method(
@@ -24,11 +24,12 @@ METHOD = Method(
     paper="Vahidian et al., Efficient Distribution Similarity Identification in Clustered Federated Learning via "
     "Principal Angles Between Client Data Subspaces, AAAI 2023",
     summary="group sites once, by the angles between the subspaces of their raw pixels; one FedAvg per group",
+    family="clustered before training",
     fingerprint="subspace",
     distance=_distance,
     partition=Agglomerative(),
     settings={"encoder.name": "pixels", "encoder.weights": "", "encoder.image_size": 0},
-    settings_used=("encoder.vectors", "cluster.angle", "cluster.k", "cluster.threshold", "cluster.linkage"),
+    settings_used=("pacfl.vectors", "pacfl.angle", "cluster.k", "cluster.threshold", "cluster.linkage"),
 )
 
 WITH_FOUNDATION_MODEL = METHOD.variant(
@@ -38,3 +39,5 @@ WITH_FOUNDATION_MODEL = METHOD.variant(
     summary="as pacfl, with embeddings in the place of pixels",
     settings={},
 )
+
+METHODS = (METHOD, WITH_FOUNDATION_MODEL)

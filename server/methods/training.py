@@ -1,22 +1,32 @@
-"""What happens during training: the part of a recipe that may regroup sites as the rounds go."""
+"""What happens during training: the server's half of a rule. As it stands here it is FedAvg's, in every group."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from common.config import Config
+from common.extras import Extras
+from common.state import State
+from server.aggregation import Accumulator, GroupAverage
+from server.migration import Evidence
 
-from server import checkpoint
+# What a rule remembers, for the checkpoint: dicts with text keys, lists, scalars, None, and NumPy arrays.
+Remembered = dict[str, Any]
 
-# A model as named arrays. Not imported from common.models, which loads torch.
-State = dict[str, NDArray[Any]]
-# Draws the n-th set of starting weights; the 0th is the one that every method of a seed starts from.
-Draw = Callable[[int], State]
-# Asks the sites for their mean loss under each of K models: float64[K] by name, of those that answered.
-AskLosses = Callable[[Sequence[State]], Mapping[str, NDArray[np.float64]]]
+
+class Federation(Protocol):
+    """What a rule may know of the federation, and ask of it."""
+
+    def samples(self, group: int) -> int:
+        """Training samples that the members of a group have declared."""
+
+    def draw(self, number: int) -> State:
+        """The n-th set of starting weights; the 0th is the one that every method of a seed starts from."""
+
+    def ask(self, question: str, extras: Extras) -> Mapping[str, Extras]:
+        """Ask all sites a question that the method declares; return what those say who answer, by name."""
 
 
 @dataclass(frozen=True)
@@ -29,49 +39,100 @@ class Opening:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One accepted update: what the site received, what it made of it, and from how many samples."""
+    """One update: what the site received, what it made of it and from how many samples, and what it sent beside."""
 
+    round_number: int
     site: str
     group: int
     samples: int
     before: State
     after: State
+    extras: Extras = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Regrouping:
-    """Sites of one group that go to another; `target` None: to a new one, which starts from the model they leave."""
+class Move:
+    """Sites of one group that go to another, and why.
 
-    sites: tuple[str, ...]
-    target: int | None
-    reason: str
-
-
-class TrainingRule:
-    """FedAvg in every group. What a method does beyond that is an override of one of these.
-
-    A rule belongs to one run. Whatever it remembers from round to round is part of `state`, which goes into the
-    checkpoint.
+    `target` None: to a new group, which starts from the model they leave; the group they are in: they were examined
+    and stay.
     """
 
-    def open(self, draw: Draw, ask: AskLosses) -> Opening | None:
-        """Choose the models that groups start from; None: all from the same weights."""
-        return None
+    sites: tuple[str, ...]
+    origin: int
+    target: int | None
+    evidence: Evidence
 
-    def offers(self, group: int, groups: Collection[int]) -> tuple[int, ...]:
-        """Groups whose models are sent to a site of `group`, in order; it trains the one with the least loss."""
-        return (group,)
 
-    def observe(self, round_number: int, contribution: Contribution) -> None:
+class Mover:
+    """Says who changes groups. Whatever it remembers from round to round is part of `state`."""
+
+    def observe(self, contribution: Contribution) -> None:
         """Look at an update as it arrives. The order of arrival must leave no trace."""
 
-    def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> list[Regrouping]:
-        """After a round's averaging, with the sites of each group by name, say who goes where."""
-        return []
+    def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> Iterator[Move]:
+        """After a round's averaging, with the sites of each group by name, say who goes where.
 
-    def state(self) -> checkpoint.State:
+        Each move is carried out, and settled, before the next one is asked for.
+        """
+        yield from ()
+
+    def settle(self, move: Move, group: int, round_number: int) -> None:
+        """Note that a move was carried out: its sites belong to `group` now."""
+
+    def state(self) -> Remembered:
         """What must be remembered from round to round."""
         return {}
 
-    def restore(self, state: checkpoint.State) -> None:
+    def restore(self, state: Remembered) -> None:
         """Remember what an earlier `state` said."""
+
+
+class TrainingRule(Mover):
+    """FedAvg in every group. What a method does beyond that is an override of one of these.
+
+    An update becomes a term (`term`), the terms of a group are averaged, and the mean becomes the group's new model
+    (`close`). A rule belongs to one run.
+    """
+
+    def __init__(self, config: Config, federation: Federation) -> None:
+        self.config = config
+        self.federation = federation
+
+    def open(self) -> Opening | None:
+        """Choose the models that groups start from; None: all from the same weights."""
+        return None
+
+    def beside(self, group: int, models: Mapping[int, State]) -> Extras:
+        """What every member of a group is sent beside its model when it trains."""
+        return {}
+
+    def for_site(self, site: str, *, trains: bool) -> Extras:
+        """What one site alone is sent beside its model; a model that is only tested may need it, too."""
+        return {}
+
+    # Whether a site may train the model of any group; else only that of its own.
+    offers_all: ClassVar[bool] = False
+
+    def trained(self, group: int, extras: Extras) -> int:
+        """The group whose model a member of `group` trained; raise `WireError` for one that it was not offered."""
+        return group
+
+    def accumulator(self, model: State, capacity: int) -> Accumulator:
+        """What takes in the terms of a group whose members were sent `model`, of at most `capacity` samples."""
+        return GroupAverage(self.reference(model), capacity)
+
+    def reference(self, model: State) -> State:
+        """Arrays that are what terms are: the same names, types and shapes, and values of the same size."""
+        return model
+
+    def term(self, contribution: Contribution) -> State:
+        """What enters the mean; raise `WireError` if what the site sent beside its model makes no sense."""
+        return contribution.after
+
+    def close(self, group: int, before: State, mean: State, samples: int) -> State:
+        """Turn the mean of a group's terms, over so many samples, into its new model."""
+        return mean
+
+
+MakeRule = Callable[[Config, Federation], TrainingRule]

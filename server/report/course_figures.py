@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from server.migration import Evidence
 from server.report.figure import Figure, label, site_axis
 from server.report.palette import group_colour, group_symbol
 from server.report.record import RunRecord
@@ -44,7 +46,7 @@ def moves_figure(record: RunRecord) -> Figure | None:
     names = sorted({ruling.site for ruling in record.moves})
     names += sorted({ruling.site for ruling in record.rulings} - set(names))
     shown = names[:_MOST_SHOWN]
-    end = record.rounds[-1].number
+    end = record.rounds[-1].round_number
     row = {site: index for index, site in enumerate(shown)}
     traces: list[dict[str, Any]] = []
     segments: dict[int, tuple[list[float | None], list[float | None]]] = {}
@@ -62,7 +64,7 @@ def moves_figure(record: RunRecord) -> Figure | None:
                 "marker": {"symbol": group_symbol(group), "size": 9},
             }
         )  # fmt: skip
-    cleared = [one for one in record.rulings if one.origin == one.target and one.site in row]
+    cleared = [one for one in record.rulings if one.stays and one.site in row]
     for name, rulings, symbol, size in (
         ("moved", [one for one in record.moves if one.site in row], "arrow-right", 15),
         ("examined, stays", cleared, "circle-open", 13),
@@ -105,10 +107,10 @@ def moves_figure(record: RunRecord) -> Figure | None:
         ),
         [
             (
-                one.round_number, one.site, one.origin, one.target, int(one.founded), one.evidence.get("cosine"),
-                max((one.evidence.get("cosines") or {}).values(), default=None),
-                one.evidence.get("norm"), one.evidence.get("peer_norm"), one.evidence.get("usual_norm"),
-                one.evidence.get("reason"),
+                one.round_number, one.site, one.origin, one.target, int(one.founded), one.evidence.cosine,
+                max(one.evidence.cosines.values(), default=None),
+                one.evidence.norm, one.evidence.peer_norm, one.evidence.usual_norm,
+                one.evidence.reason or None,
             )
             for one in record.rulings
         ],
@@ -123,20 +125,19 @@ def _segment(
     ys += [row, row, None]
 
 
-def evidence_words(evidence: Any) -> str:
+def evidence_words(evidence: Evidence) -> str:
     """Why a site moved or was suspected, in words."""
-    parts = [str(evidence["reason"])] if "reason" in evidence else []
-    if isinstance(cosine := evidence.get("cosine"), int | float):
-        others = [value for value in (evidence.get("cosines") or {}).values() if isinstance(value, int | float)]
+    parts = [evidence.reason] if evidence.reason else []
+    if evidence.cosine is not None:
+        others = [value for value in evidence.cosines.values() if math.isfinite(value)]
         best = f", {max(others):.2f} with the best other" if others else ""
-        parts.append(f"cosine {cosine:.2f} with its own group{best}")
-    if isinstance(norm := evidence.get("norm"), int | float):
-        usual = evidence.get("peer_norm") or evidence.get("usual_norm")
-        ratio = f", {norm / usual:.1f} × what is usual" if isinstance(usual, int | float) and usual > 0 else ""
-        parts.append(f"update of length {norm:.2g}{ratio}")
-    distances = evidence.get("distances") or {}
-    if distances:
-        near = min(distances, key=lambda group: distances[group])
+        parts.append(f"cosine {evidence.cosine:.2f} with its own group{best}")
+    if evidence.norm is not None:
+        usual = evidence.peer_norm or evidence.usual_norm
+        ratio = f", {evidence.norm / usual:.1f} × what is usual" if usual is not None and usual > 0 else ""
+        parts.append(f"update of length {evidence.norm:.2g}{ratio}")
+    if evidence.distances:
+        near = min(evidence.distances, key=lambda group: evidence.distances[group])
         parts.append(f"fresh signature nearest to group {near}")
     return "; ".join(parts) or "no figures"
 

@@ -6,34 +6,47 @@ Whatever is missing or damaged is left out and named in `notes`: a page about ha
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
+from common.metrics import Metrics
+from common.wire import SiteCard
 from server import run_directory
 from server.clustering.distances import checked_distance
-from server.ledger import rulings
+from server.event_log import EventLog, Logged, read_events
+from server.events import (
+    CheckpointFailed,
+    Event,
+    GroupKept,
+    GroupRetired,
+    GroupsFormed,
+    MemoryLost,
+    ModelKept,
+    ReplyAccepted,
+    RoundFinished,
+    RoundTrained,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    SiteEnrolled,
+    SiteLeftOut,
+    SitePlaced,
+    SiteRenewed,
+    SitesPersonalised,
+    Solved,
+    StageStarted,
+)
+from server.ledger import Ruling, rulings
 from server.methods import METHODS, Method
-from server.run_directory import read_events
 
-Event = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Card:
-    """What a site said of itself last."""
-
-    train_samples: int
-    test_samples: int
-    class_counts: tuple[int, ...]
-    faults: int
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -44,52 +57,6 @@ class Grouping:
     labels: NDArray[np.int64]
     window: tuple[int, ...]
     cv: float | None
-
-
-@dataclass(frozen=True)
-class Round:
-    """What was measured after a round; NaN where nothing could be."""
-
-    number: int
-    accuracy: float
-    macro_f1: float
-    auc: float
-    mean_of_sites: float
-    worst_tenth: float
-    train_loss: float
-    groups: dict[int, float]
-    sites: dict[str, float]
-    tested: dict[str, int]
-    labels: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Personalised:
-    """What sites' own models achieve after the last round, and which model each keeps; NaN where unknown."""
-
-    mode: str
-    accuracy: float
-    macro_f1: float
-    auc: float
-    mean_of_sites: float
-    worst_tenth: float
-    sites: dict[str, float]
-    kept: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Ruling:
-    """A site moved, or was examined and stays (`target` = `origin`).
-
-    `evidence` has the figures of an examination, or the `reason` of the method's own rule.
-    """
-
-    round_number: int
-    site: str
-    origin: int
-    target: int
-    founded: bool
-    evidence: Event
 
 
 @dataclass(frozen=True)
@@ -121,12 +88,13 @@ class RunRecord:
     about: Mapping[str, Any] = field(default_factory=dict)
     outcome: str = "running"
     reason: str = ""
-    cards: dict[str, Card] = field(default_factory=dict)
+    cards: dict[str, SiteCard] = field(default_factory=dict)
     grouping: Grouping | None = None
     distance: NDArray[np.float64] | None = None
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
-    rounds: list[Round] = field(default_factory=list)
-    personalised: Personalised | None = None
+    rounds: list[RoundFinished] = field(default_factory=list)  # those that were tested
+    trained: int = 0  # rounds
+    personalised: SitesPersonalised | None = None
     solved: tuple[float, tuple[int, ...]] | None = None  # threshold, widths of the layers: what validation chose
     rulings: list[Ruling] = field(default_factory=list)
     retired: dict[int, int] = field(default_factory=dict)  # group → round since which nobody is in it
@@ -171,8 +139,8 @@ class RunRecord:
         return rounds if isinstance(rounds := self.config.get("rounds"), int) else 0
 
     @property
-    def last(self) -> Round | None:
-        """The last round that is complete."""
+    def last(self) -> RoundFinished | None:
+        """The last round that was tested."""
         return self.rounds[-1] if self.rounds else None
 
     @property
@@ -205,37 +173,54 @@ class RunRecord:
     @property
     def moves(self) -> list[Ruling]:
         """The rulings that changed a site's group."""
-        return [ruling for ruling in self.rulings if ruling.origin != ruling.target]
+        return [ruling for ruling in self.rulings if not ruling.stays]
+
+
+def accuracies(metrics: Mapping[Name, Metrics]) -> dict[Name, float]:
+    """The accuracy of each group or site; NaN where it is not known."""
+    return {name: one.accuracy for name, one in metrics.items()}
+
+
+def figures_of(tested: RoundFinished | SitesPersonalised) -> tuple[float, ...]:
+    """Accuracy, macro-F1 and AUC over all test samples, and the accuracy of the mean site and the worst tenth."""
+    overall = tested.overall
+    return (
+        overall.accuracy, overall.macro_f1, overall.auc, tested.mean_site_accuracy, tested.worst_tenth_accuracy
+    )  # fmt: skip
 
 
 def read_run(directory: Path) -> RunRecord:
     """Read a run directory, or raise `SettingsError` if it is not one."""
     record = RunRecord(directory.resolve().name)
-    try:
-        events = read_events(directory)
-    except OSError as error:
-        raise SettingsError(f"cannot read {error.filename}: {error.strerror}; RUN is the directory of a run") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"{directory / run_directory.EVENTS} is not the log of a run") from None
+    log = _read_log(directory)
     try:
         record.about = json.loads((directory / run_directory.RUN).read_text(encoding="utf-8"))
         record.config = dict(record.about["config"])
     except (OSError, ValueError, KeyError, TypeError):
         record.notes.append(f"{run_directory.RUN} is missing or damaged; settings are taken from the log.")
-    unreadable = 0
     clock = _Clock(record.seconds)
-    for event in events:
-        try:
-            clock.hear(event)
-            _take(record, event)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            unreadable += 1
-    if unreadable:
-        record.notes.append(f"{unreadable} lines of {run_directory.EVENTS} could not be understood and are left out.")
-    if not events:
+    for entry in log.entries:
+        clock.hear(entry)
+        _take(record, entry.event)
+    record.rulings = rulings(log.events)
+    if log.unreadable:
+        record.notes.append(
+            f"{log.unreadable} lines of {run_directory.EVENTS} could not be understood and are left out."
+        )
+    if not log.entries:
         record.notes.append("Nothing has happened yet in this run.")
     _read_distances(record, directory)
     return record
+
+
+def _read_log(directory: Path) -> EventLog:
+    try:
+        log = read_events(directory)
+    except OSError as error:
+        raise SettingsError(f"cannot read {error.filename}: {error.strerror}; RUN is the directory of a run") from None
+    if log.unreadable and not log.entries:
+        raise SettingsError(f"{directory / run_directory.EVENTS} is not the log of a run of this version")
+    return log
 
 
 class _Clock:
@@ -246,40 +231,33 @@ class _Clock:
         self._stage = "start"
         self._last: float | None = None
 
-    def hear(self, event: Event) -> None:
-        now = float(event["time"])
-        if event["event"] == "RunResumed":
+    def hear(self, entry: Logged) -> None:
+        if isinstance(entry.event, RunResumed):
             self._last = None
-        if self._last is not None and now > self._last:
-            self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._last
-        self._last = now
-        if event["event"] == "StageStarted":
-            self._stage = str(event["stage"])
+        if self._last is not None and entry.time > self._last:
+            self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + entry.time - self._last
+        self._last = entry.time
+        if isinstance(entry.event, StageStarted):
+            self._stage = entry.event.stage
 
 
 def _take(record: RunRecord, event: Event) -> None:
-    match event["event"]:
-        case "RunStarted" | "RunResumed":
-            record.config = record.config or dict(event["config"])
+    match event:
+        case RunStarted() | RunResumed():
+            record.config = record.config or event.config.model_dump(mode="json")
             record.outcome, record.reason = "running", ""
-            for card in event.get("cards", ()):
-                record.cards[str(card["name"])] = _card(card)
-        case "SiteEnrolled" | "SiteRenewed":
-            record.cards[str(event["card"]["name"])] = _card(event["card"])
-        case "GroupsFormed":
-            record.grouping = _grouping(event)
-        case "SitePlaced":
-            record.placed[str(event["site"])] = (
-                int(event["round_number"]), int(event["group"]), float(event["confidence"])
-            )  # fmt: skip
-        case "RoundFinished":
-            record.rounds.append(_round(event))
-        case "SiteMoved" | "SiteCleared" | "SitesRegrouped":
-            record.rulings += [_ruling(entry) for entry in rulings(event)]
-        case "ReplyAccepted":
+            if isinstance(event, RunResumed):
+                record.cards |= {card.name: card for card in event.cards}
+        case SiteEnrolled(card) | SiteRenewed(card):
+            record.cards[card.name] = card
+        case GroupsFormed(sites, labels):
+            record.grouping = Grouping(sites, np.array(labels, np.int64), event.k_window or (), event.cv)
+        case SitePlaced(number, site, group, confidence):
+            record.placed[site] = (number, group, confidence)
+        case ReplyAccepted():
             _add_traffic(record, event)
-        case "RunEnded":
-            record.outcome, record.reason = str(event["outcome"]), str(event["reason"])
+        case RunEnded(outcome, reason):
+            record.outcome, record.reason = outcome, reason
         case _:
             _take_model(record, event)
             if incident := _incident(event):
@@ -288,104 +266,43 @@ def _take(record: RunRecord, event: Event) -> None:
 
 def _take_model(record: RunRecord, event: Event) -> None:
     """What became of a group's model, or of a site's own."""
-    match event["event"]:
-        case "Solved":
-            record.solved = (float(event["threshold"]), tuple(int(width) for width in event["hidden"]))
-        case "GroupRetired":
-            record.retired[int(event["group"])] = int(event["round_number"])
-        case "SitesPersonalised":
-            record.personalised = _personalised(event)
-        case "ModelKept":
-            record.kept.add(str(event["site"]))
+    match event:
+        case RoundTrained():
+            record.trained = event.round_number
+        case RoundFinished():
+            record.rounds.append(event)
+            record.trained = max(record.trained, event.round_number)
+        case Solved():
+            record.solved = (event.threshold, event.hidden)
+        case GroupRetired():
+            record.retired[event.group] = event.round_number
+        case SitesPersonalised():
+            record.personalised = event
+        case ModelKept(site):
+            record.kept.add(site)
 
 
-def _grouping(event: Event) -> Grouping:
-    grouping = Grouping(
-        tuple(map(str, event["sites"])),
-        np.array([int(label) for label in event["labels"]], np.int64),
-        tuple(int(k) for k in event["k_window"] or ()),
-        None if event["cv"] is None else float(event["cv"]),
-    )
-    if len(grouping.sites) != len(grouping.labels):
-        raise ValueError("sites and labels do not match")
-    return grouping
-
-
-def _card(card: Event) -> Card:
-    counts = tuple(int(count) for count in card["class_counts"])
-    return Card(int(card["train_samples"]), int(card["test_samples"]), counts, int(card["fault_count"]))
-
-
-def _round(event: Event) -> Round:
-    overall = event["overall"]
-    return Round(
-        number=int(event["round_number"]),
-        accuracy=_number(overall["accuracy"]),
-        macro_f1=_number(overall["macro_f1"]),
-        auc=_number(overall["auc"]),
-        mean_of_sites=_number(event["mean_site_accuracy"]),
-        worst_tenth=_number(event["worst_tenth_accuracy"]),
-        train_loss=_number(event["train_loss"]),
-        groups={int(group): _number(metrics["accuracy"]) for group, metrics in event["groups"].items()},
-        sites={str(site): _number(metrics["accuracy"]) for site, metrics in event["sites"].items()},
-        tested={str(site): int(metrics["count"]) for site, metrics in event["sites"].items()},
-        labels={str(site): int(group) for site, group in event["labels"].items()},
-    )
-
-
-def _personalised(event: Event) -> Personalised:
-    overall = event["overall"]
-    return Personalised(
-        mode=str(event["mode"]),
-        accuracy=_number(overall["accuracy"]),
-        macro_f1=_number(overall["macro_f1"]),
-        auc=_number(overall["auc"]),
-        mean_of_sites=_number(event["mean_site_accuracy"]),
-        worst_tenth=_number(event["worst_tenth_accuracy"]),
-        sites={str(site): _number(metrics["accuracy"]) for site, metrics in event["sites"].items()},
-        kept={str(site): str(what) for site, what in event["kept"].items()},
-    )
-
-
-def _ruling(event: Event) -> Ruling:
-    stays = event["event"] == "SiteCleared"
-    origin = int(event["group"] if stays else event["origin"])
-    return Ruling(
-        int(event["round_number"]),
-        str(event["site"]),
-        origin,
-        origin if stays else int(event["target"]),
-        not stays and bool(event["founded"]),
-        dict(event["evidence"]),
-    )
-
-
-def _add_traffic(record: RunRecord, event: Event) -> None:
-    stages = record.traffic.setdefault(str(event["site"]), {})
-    entry = stages.setdefault(str(event["stage"]), Traffic())
-    entry.sent += int(event["bytes_sent"])
-    entry.received += int(event["bytes_received"])
-    entry.seconds += _number(event["seconds"])
+def _add_traffic(record: RunRecord, event: ReplyAccepted) -> None:
+    entry = record.traffic.setdefault(event.site, {}).setdefault(event.stage, Traffic())
+    entry.sent += event.bytes_sent
+    entry.received += event.bytes_received
+    entry.seconds += event.seconds
     entry.replies += 1
 
 
 def _incident(event: Event) -> Incident | None:
-    match event["event"]:
-        case "SiteLeftOut":
-            who, reason, stage = str(event["site"]), str(event["reason"]), str(event["stage"])
-        case "GroupKept":
-            who, stage = f"group {int(event['group'])}", "train"
-            reason = f"kept its model: {int(event['replies'])} of {int(event['needed'])} updates needed"
-        case "CheckpointFailed":
-            who, reason, stage = "server", f"no checkpoint: {event['reason']}", "checkpoint"
-        case _:
-            return None
-    return Incident(int(event["round_number"]), stage, who, reason)
-
-
-def _number(value: object) -> float:
-    """A number of the log, where null stands for what is not defined."""
-    return math.nan if value is None else float(value)  # type: ignore[arg-type]
+    match event:
+        case SiteLeftOut():
+            return Incident(event.round_number, event.stage, event.site, event.reason)
+        case MemoryLost():
+            reason = "no longer has what it remembered of the run and starts fresh"
+            return Incident(event.round_number, "train", event.site, reason)
+        case GroupKept(number, group, replies, needed):
+            reason = f"kept its model: {replies} of {needed} updates needed"
+            return Incident(number, "train", f"group {group}", reason)
+        case CheckpointFailed():
+            return Incident(event.round_number, "checkpoint", "server", f"no checkpoint: {event.reason}")
+    return None
 
 
 def _read_distances(record: RunRecord, directory: Path) -> None:

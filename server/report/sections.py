@@ -12,12 +12,13 @@ from html import escape
 import numpy as np
 
 from common.config import flatten
+from server.events import SitesPersonalised
 from server.report.course_figures import STAGES, cost_figures, evidence_words, megabytes, moves_figure
 from server.report.figure import Figure
 from server.report.grouping_figures import grouping_figures
 from server.report.markup import figure, group_chip, paragraph, table, tiles
 from server.report.palette import group_colour, group_symbol
-from server.report.record import Incident, Personalised, RunRecord
+from server.report.record import Incident, RunRecord, accuracies, figures_of
 from server.report.study import Study, study
 from server.report.training_figures import baseline, training_figures
 from server.report.words import choice_of_k, count, doubtful, names, sentences, verdict, worse_sites
@@ -67,9 +68,9 @@ def _summary(record: RunRecord, looked: Study | None, others: Sequence[RunRecord
     values = [(str(len(record.labels) or len(record.cards)), "sites"), (str(len(record.groups)), "groups")]
     if record.last is not None:
         values += [
-            (_percent(record.last.accuracy), "accuracy, all test images"),
-            (_percent(record.last.mean_of_sites), "mean of sites"),
-            (_percent(record.last.worst_tenth), "worst tenth of sites"),
+            (_percent(record.last.overall.accuracy), "accuracy, all test images"),
+            (_percent(record.last.mean_site_accuracy), "mean of sites"),
+            (_percent(record.last.worst_tenth_accuracy), "worst tenth of sites"),
         ]
     if record.kept:
         values.append((str(len(record.kept)), "sites keep their model"))
@@ -90,7 +91,7 @@ def _comparison(record: RunRecord, others: Sequence[RunRecord]) -> Section:
             "seed, so the same site name need not mean the same images.",
             "note",
         )
-    rows = [(run.name, run.title, len(run.groups), *_figures_of(run)) for run in (record, *others)]
+    rows = [(run.name, run.title, len(run.groups), *_row(run)) for run in (record, *others)]
     section.body += paragraph(
         "Each run after its last round, on the same test images; this page is about the bold one."
     )
@@ -107,10 +108,11 @@ def _comparison(record: RunRecord, others: Sequence[RunRecord]) -> Section:
         if not worse:
             section.body += paragraph("None: every site that both runs tested does at least as well in its group.")
         else:
-            mine, beside, labels = record.last.sites, fedavg.last.sites, record.labels
+            mine, beside = accuracies(record.last.sites), accuracies(fedavg.last.sites)
+            labels, tested = record.labels, record.last.sites
             section.body += table(
                 ("site", "group", "here", "under FedAvg", "difference", "test samples"),
-                [(s, labels.get(s), mine[s], beside[s], mine[s] - beside[s], record.last.tested[s]) for s in worse],
+                [(s, labels.get(s), mine[s], beside[s], mine[s] - beside[s], tested[s].count) for s in worse],
                 caption="Sites that do worse than under FedAvg",
                 percent=("here", "under FedAvg", "difference"),
             )
@@ -122,11 +124,8 @@ def _task(record: RunRecord) -> str:
     return json.dumps([record.seed, *(record.config.get(key) for key in ("data", "partition", "sites", "drift"))])
 
 
-def _figures_of(run: RunRecord) -> tuple[int | float | None, ...]:
-    if run.last is None:
-        return (None,) * 6
-    last = run.last
-    return (last.number, last.accuracy, last.macro_f1, last.auc, last.mean_of_sites, last.worst_tenth)
+def _row(run: RunRecord) -> tuple[int | float | None, ...]:
+    return (None,) * 6 if run.last is None else (run.last.round_number, *figures_of(run.last))
 
 
 def _groups(record: RunRecord, looked: Study | None) -> Section:
@@ -169,7 +168,7 @@ def _members(record: RunRecord) -> str:
 def _sites_table(record: RunRecord, looked: Study | None) -> str:
     """Every site in one row: what it holds, where it is, how sure that is, how well it does."""
     place = {} if record.grouping is None else {site: i for i, site in enumerate(record.grouping.sites)}
-    accuracy = record.last.sites if record.last is not None else {}
+    accuracy = accuracies(record.last.sites) if record.last is not None else {}
     labels = record.labels
     columns: list[tuple[str, Callable[[str], str | int | float | None]]] = [
         ("site", lambda site: site),
@@ -178,13 +177,13 @@ def _sites_table(record: RunRecord, looked: Study | None) -> str:
         ("test", lambda site: record.cards[site].test_samples),
         ("main class", lambda site: _main_class(record, site)),
     ]
-    if any(card.faults for card in record.cards.values()):
-        columns.append(("unusable files", lambda site: record.cards[site].faults))
+    if any(card.fault_count for card in record.cards.values()):
+        columns.append(("unusable files", lambda site: record.cards[site].fault_count))
     if accuracy:
         columns.append(("accuracy", accuracy.get))
     shares = ["accuracy", "own model"]
     if record.personalised is not None:
-        columns += [("own model", record.personalised.sites.get), ("keeps", record.personalised.kept.get)]
+        columns += [("own model", accuracies(record.personalised.sites).get), ("keeps", record.personalised.kept.get)]
     if looked is not None:
         found = looked
 
@@ -231,21 +230,15 @@ def _training(record: RunRecord, looked: Study | None, others: Sequence[RunRecor
     return section
 
 
-def _personalised(record: RunRecord, own: Personalised) -> str:
+def _personalised(record: RunRecord, own: SitesPersonalised) -> str:
     """The sites' own models beside their groups', each in a row of its own."""
     kept = Counter(own.kept.values())
     told = ", ".join(f"{_KEPT.get(what, what)} ({number})" for what, number in sorted(kept.items()))
     columns = ("model", "sites tested", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth")
     rows: list[tuple[str | int | float, ...]] = []
     if (last := record.last) is not None:
-        rows.append((
-            f"of the group, round {last.number}", len(last.sites), last.accuracy, last.macro_f1, last.auc,
-            last.mean_of_sites, last.worst_tenth,
-        ))  # fmt: skip
-    rows.append((
-        f"personalised ({own.mode})", len(own.sites), own.accuracy, own.macro_f1, own.auc, own.mean_of_sites,
-        own.worst_tenth,
-    ))  # fmt: skip
+        rows.append((f"of the group, round {last.round_number}", len(last.sites), *figures_of(last)))
+    rows.append((f"personalised ({own.mode})", len(own.sites), *figures_of(own)))
     return (
         "<h3>The sites' own models</h3>"
         + paragraph(

@@ -8,7 +8,7 @@ from typing import Any
 
 from server.report.figure import MOST_LABELS, Figure, label, percent_axis, site_axis
 from server.report.palette import DASHES, group_colour, group_dash, group_symbol
-from server.report.record import RunRecord
+from server.report.record import RunRecord, accuracies, figures_of
 
 
 def training_figures(record: RunRecord, others: Sequence[RunRecord]) -> list[Figure]:
@@ -52,11 +52,11 @@ def worst_sites(accuracies: dict[str, float]) -> list[str]:
 
 
 def _overall(record: RunRecord, others: Sequence[RunRecord]) -> Figure:
-    rounds = [one.number for one in record.rounds]
+    rounds = [one.round_number for one in record.rounds]
     lines = {
-        "all test samples": [one.accuracy for one in record.rounds],
-        "mean of sites": [one.mean_of_sites for one in record.rounds],
-        "worst tenth of sites": [one.worst_tenth for one in record.rounds],
+        "all test samples": [one.overall.accuracy for one in record.rounds],
+        "mean of sites": [one.mean_site_accuracy for one in record.rounds],
+        "worst tenth of sites": [one.worst_tenth_accuracy for one in record.rounds],
     }
     symbols, colours = ("circle", "square", "diamond"), ("@accent", "@g2", "@g1")
     mark = "lines+markers" if len(rounds) <= 40 else "lines"
@@ -73,15 +73,14 @@ def _overall(record: RunRecord, others: Sequence[RunRecord]) -> Figure:
             {
                 "type": "scatter", "mode": mark,
                 "name": f"{label(other.title)} ({label(other.name)}), all test samples",
-                "x": [one.number for one in other.rounds], "y": [one.accuracy for one in other.rounds],
+                "x": [one.round_number for one in other.rounds], "y": [one.overall.accuracy for one in other.rounds],
                 "line": {"color": "@line", "width": 2, "dash": DASHES[(number + 3) % len(DASHES)]},
                 "marker": {"symbol": ("x", "triangle-up", "star", "cross")[number % 4], "size": 7},
                 "hovertemplate": f"{label(other.title)}, round %{{x}}: %{{y:.1%}}<extra></extra>",
             }
         )  # fmt: skip
     rows: list[tuple[str | int | float | None, ...]] = [
-        (run.name, run.method, one.number, one.accuracy, one.macro_f1, one.auc, one.mean_of_sites, one.worst_tenth,
-         one.train_loss)
+        (run.name, run.method, one.round_number, *figures_of(one), one.train_loss)
         for run in (record, *others)
         for one in run.rounds
     ]  # fmt: skip
@@ -101,7 +100,7 @@ def _overall(record: RunRecord, others: Sequence[RunRecord]) -> Figure:
         "The share of test images that are classified correctly, after each round. A low line of the worst tenth under "
         "a high overall line means that a few sites are served badly. Models that stay at the thin dotted line have "
         "learnt no more than which class is frequent in their group.",
-        f"After round {last.number} the accuracy over all test samples is {_percent(last.accuracy)}.",
+        f"After round {last.round_number} the accuracy over all test samples is {_percent(last.overall.accuracy)}.",
         traces,
         {
             "xaxis": {"title": {"text": "round"}, "rangemode": "tozero", "zeroline": False},
@@ -120,7 +119,7 @@ def _per_group(record: RunRecord) -> Figure:
     sizes = {group: len(sites) for group, sites in record.groups.items()}
     traces = []
     for group in groups:
-        points = [(one.number, one.groups[group]) for one in record.rounds if group in one.groups]
+        points = [(one.round_number, one.groups[group].accuracy) for one in record.rounds if group in one.groups]
         size = sizes.get(group, 0)
         words = f"{size} site{'s' if size != 1 else ''}" if size else "retired"
         traces.append(
@@ -148,17 +147,18 @@ def _per_group(record: RunRecord) -> Figure:
             "hovermode": "closest",
         },
         ("round", "group", "accuracy"),
-        [(one.number, group, value) for one in record.rounds for group, value in one.groups.items()],
+        [(one.round_number, group, value.accuracy) for one in record.rounds for group, value in one.groups.items()],
     )
 
 
 def _per_site(record: RunRecord, fedavg: RunRecord | None) -> Figure:
     assert record.last is not None
     last, labels = record.last, record.labels
-    beside = fedavg.last.sites if fedavg is not None and fedavg.last is not None else {}
-    sites = sorted(last.sites, key=lambda site: (labels.get(site, 0), -_finite(last.sites[site]), site))
+    mine = accuracies(last.sites)
+    beside = accuracies(fedavg.last.sites) if fedavg is not None and fedavg.last is not None else {}
+    sites = sorted(last.sites, key=lambda site: (labels.get(site, 0), -_finite(mine[site]), site))
     place = {site: index for index, site in enumerate(sites)}
-    worst = set(worst_sites(last.sites))
+    worst = set(worst_sites(mine))
     traces: list[dict[str, Any]] = []
     if beside:
         xs: list[float | None] = []
@@ -166,7 +166,7 @@ def _per_site(record: RunRecord, fedavg: RunRecord | None) -> Figure:
         for site in sites:
             if site in beside:
                 xs += [place[site], place[site], None]
-                ys += [beside[site], last.sites[site], None]
+                ys += [beside[site], mine[site], None]
         matched = [site for site in sites if site in beside]
         traces.append({"type": "scatter", "mode": "lines", "x": xs, "y": ys, "hoverinfo": "skip", "showlegend": False,
                        "line": {"color": "@line", "width": 1}})  # fmt: skip
@@ -184,8 +184,8 @@ def _per_site(record: RunRecord, fedavg: RunRecord | None) -> Figure:
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "name": f"group {group}",
-                "x": [place[site] for site in members], "y": [last.sites[site] for site in members],
-                "customdata": [[label(site), last.tested[site]] for site in members],
+                "x": [place[site] for site in members], "y": [mine[site] for site in members],
+                "customdata": [[label(site), last.sites[site].count] for site in members],
                 "marker": {"color": group_colour(group), "symbol": group_symbol(group), "size": 10},
                 "hovertemplate": f"<b>%{{customdata[0]}}</b>, group {group}: %{{y:.1%}} of %{{customdata[1]}} test "
                 "images<extra></extra>",
@@ -195,7 +195,7 @@ def _per_site(record: RunRecord, fedavg: RunRecord | None) -> Figure:
     traces.append(
         {
             "type": "scatter", "mode": "markers", "name": "worst tenth", "hoverinfo": "skip",
-            "x": [place[site] for site in low], "y": [last.sites[site] for site in low],
+            "x": [place[site] for site in low], "y": [mine[site] for site in low],
             "marker": {"symbol": "circle-open", "size": 19, "color": "@bad", "line": {"width": 2.5}},
         }
     )  # fmt: skip
@@ -220,7 +220,7 @@ def _per_site(record: RunRecord, fedavg: RunRecord | None) -> Figure:
         },
         ("site", "group", "test_samples", "accuracy", "worst_tenth", "accuracy_under_fedavg"),
         [
-            (site, labels.get(site), last.tested[site], last.sites[site], int(site in worst), beside.get(site))
+            (site, labels.get(site), last.sites[site].count, mine[site], int(site in worst), beside.get(site))
             for site in sites
         ],
     )

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from server.report.course_figures import duration, megabytes
-from server.report.record import RunRecord
+from server.report.record import RunRecord, accuracies
 from server.report.study import LEFT_OUT, NO_STRUCTURE, Study, reading
 from server.report.training_figures import baseline, naming_accuracy
 
@@ -52,7 +52,7 @@ def _what_was_run(record: RunRecord) -> str:
         if len(groups) == len(record.labels)
         else f"form {len(groups)} groups {spread} sites, one model each"
     )
-    done = record.rounds[-1].number if record.rounds else 0
+    done = record.trained
     if not record.planned_rounds:
         return f"{record.title} looked at {sites} and trained nothing yet: they would {into}."
     return (
@@ -72,13 +72,14 @@ def _fate(record: RunRecord) -> str:
 
 def _what_came_out(record: RunRecord, others: Sequence[RunRecord]) -> str:
     last = record.last
-    if last is None or not math.isfinite(last.accuracy):
+    if last is None or not math.isfinite(last.overall.accuracy):
         if record.planned_rounds:
             return "No round has been tested yet, so nothing can be said about the models."
         return "What the models would achieve is not known: nothing was trained."
     text = (
-        f"The models classify {last.accuracy:.1%} of all test images correctly, {last.mean_of_sites:.1%} at the "
-        f"average site and {last.worst_tenth:.1%} at the worst tenth of the sites{_beside_naming(record)}"
+        f"The models classify {last.overall.accuracy:.1%} of all test images correctly, {last.mean_site_accuracy:.1%} "
+        f"at the average site and {last.worst_tenth_accuracy:.1%} at the worst tenth of the "
+        f"sites{_beside_naming(record)}"
     )
     fedavg = baseline(others) if record.method != "fedavg" else None
     if fedavg is None or fedavg.last is None:
@@ -88,7 +89,7 @@ def _what_came_out(record: RunRecord, others: Sequence[RunRecord]) -> str:
     named = f": {names(worse)}" if worse else ""
     verb, where = ("does", "its group") if len(worse) == 1 else ("do", "groups")
     return (
-        f"{text}; one model for all (FedAvg) gets {fedavg.last.accuracy:.1%}, and {len(worse) or 'none'} of "
+        f"{text}; one model for all (FedAvg) gets {fedavg.last.overall.accuracy:.1%}, and {len(worse) or 'none'} of "
         f"{count(common, 'site')} {verb} worse in {where} than under FedAvg{named}."
     )
 
@@ -96,11 +97,11 @@ def _what_came_out(record: RunRecord, others: Sequence[RunRecord]) -> str:
 def _beside_naming(record: RunRecord) -> str:
     """A warning when the models have learnt no more than which class is frequent."""
     assert record.last is not None
-    naming, tested = naming_accuracy(record), sum(record.last.tested.values())
+    naming, tested = naming_accuracy(record), sum(one.count for one in record.last.sites.values())
     if naming is None or not tested:
         return ""
     error = math.sqrt(max(naming * (1 - naming), 0.0) / tested)
-    if record.last.accuracy > naming + _STANDARD_ERRORS * error:
+    if record.last.overall.accuracy > naming + _STANDARD_ERRORS * error:
         return ""
     whose = "each group's" if len(record.groups) > 1 else "the"
     return f", which is not clearly more than always naming {whose} most frequent class would get (about {naming:.1%})"
@@ -110,7 +111,7 @@ def worse_sites(record: RunRecord, fedavg: RunRecord) -> list[str]:
     """Sites whose final accuracy is lower than under FedAvg, the largest loss first."""
     if record.last is None or fedavg.last is None:
         return []
-    mine, beside = record.last.sites, fedavg.last.sites
+    mine, beside = accuracies(record.last.sites), accuracies(fedavg.last.sites)
     losses = {site: beside[site] - mine[site] for site in mine.keys() & beside.keys()}
     return sorted((site for site, loss in losses.items() if loss > 0), key=lambda site: (-losses[site], site))
 

@@ -137,7 +137,7 @@ def finished_run(cell: Cell, accuracy: list[float], sites: dict[str, list[float]
             for name, values in sites.items():
                 table.writerow({"round": number, "scope": "site", "name": name, "accuracy": values[number - 1]})
     (folder / "summary.json").write_text(json.dumps({"k": 2, **summary}))
-    reply = {"event": "ReplyAccepted", "stage": "train", "round_number": 1, "seconds": 0}
+    reply = {"time": 1, "event": "ReplyAccepted", "stage": "train", "round_number": 1, "seconds": 0}
     events = [
         reply | {"site": "a", "bytes_sent": 3_000_000, "bytes_received": 1_000_000},
         reply | {"site": "b", "bytes_sent": 5_000_000, "bytes_received": 1_000_000},

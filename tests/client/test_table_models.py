@@ -20,7 +20,7 @@ from client.identity import Identity
 from client.prediction import Prediction, open_model, predict
 from common.config import Config, SettingsError, parse
 from common.kept_model import ModelCard, load_model, save_model
-from common.models import State
+from common.state import State
 from server.app import conduct
 from server.events import ModelKept, RoundFinished, RunEnded, SiteLeftOut, SitesPersonalised
 from server.listeners import run_listeners

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from server.events import ReplyAccepted
 from tests.support.faults import ROUNDS, WRONG_ANSWERS, Stage, stage_faults
 
 
@@ -69,10 +70,10 @@ def test_only_who_was_at_fault_is_missing(stage: Stage) -> None:
     everybody = {"a", "b", "c", "d"}
     missing = {1: {"a", "c"}, 2: {"b", "d"}, 3: {"a", "c"}, 4: {"b"}, 8: {"a"}}
     for round_number, absent in missing.items():
-        replies = stage.events("ReplyAccepted", stage="train", round_number=round_number)
-        assert {event["site"] for event in replies} - {"late"} == everybody - absent, round_number
-    replies = stage.events("ReplyAccepted", stage="train", round_number=ROUNDS)
-    assert {event["site"] for event in replies} == {"a", "b", "c", "late"}
+        replies = stage.events(ReplyAccepted, stage="train", round_number=round_number)
+        assert {entry.event.site for entry in replies} - {"late"} == everybody - absent, round_number
+    replies = stage.events(ReplyAccepted, stage="train", round_number=ROUNDS)
+    assert {entry.event.site for entry in replies} == {"a", "b", "c", "late"}
 
 
 def test_a_late_site_is_placed_with_its_likes(stage: Stage) -> None:

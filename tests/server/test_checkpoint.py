@@ -20,9 +20,10 @@ from common.config import Config, SettingsError
 from common.tensors import write_tensors
 from server.app import conduct
 from server.checkpoint import Checkpoints, InvalidCheckpoint, read
-from server.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed, StageStarted
+from server.event_log import read_events
+from server.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed, RunStarted, StageStarted
 from server.listeners import run_listeners
-from server.run_directory import Appended, open_run, read_events
+from server.run_directory import Appended, open_run
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record
 
@@ -217,7 +218,7 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(quick: MakeConfig, tmp_path: P
     record = carry_out(quick(**method, resume="auto"))
     (resumed,) = record.of(RunResumed)
     assert resumed.round_number == last - 1
-    assert [event.round_number for event in record.of(RoundFinished)] == [last]
+    assert [event.round_number for event in record.of(RoundFinished)] == [last - 1, last]
     for name in ("metrics.csv", "clusters.json", "distances.npy"):
         if (tmp_path / "whole" / name).exists():
             assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -262,11 +263,6 @@ def test_a_run_that_cannot_go_on_leaves_its_directory_as_it_was(quick: MakeConfi
     with pytest.raises(Stop):
         carry_out(quick(method="fedavg"), dies_in(3))
     kept = (tmp_path / "run" / "run.json").read_bytes()
-    metrics = (tmp_path / "run" / "metrics.csv").read_bytes()
-    (tmp_path / "run" / "metrics.csv").write_bytes(metrics[:-10])
-    with pytest.raises(SettingsError, match="bring the file back"):
-        carry_out(quick(method="fedavg", resume="auto"))
-    (tmp_path / "run" / "metrics.csv").write_bytes(metrics)
     with pytest.raises(SettingsError, match=r"round\.min_replies = 2"):
         open_run(quick(method="fedavg", resume="auto", round__min_replies=2))
     for path in (tmp_path / "run" / "checkpoint").iterdir():
@@ -278,14 +274,54 @@ def test_a_run_that_cannot_go_on_leaves_its_directory_as_it_was(quick: MakeConfi
     assert (tmp_path / "run" / "run.json").read_bytes() == kept
 
 
+@pytest.mark.parametrize("damage", ["gone", "torn", "ahead"])
+def test_a_run_goes_on_without_its_table_of_metrics(quick: MakeConfig, tmp_path: Path, damage: str) -> None:
+    whole, table = tmp_path / "whole" / "metrics.csv", tmp_path / "run" / "metrics.csv"
+    carry_out(quick(method="fedavg", out=str(whole.parent)))
+    with pytest.raises(Stop):
+        carry_out(quick(method="fedavg"), dies_in(3))
+    content = table.read_bytes()
+    if damage == "gone":
+        table.unlink()
+    else:
+        table.write_bytes(content[:-10] if damage == "torn" else content + content[-200:])
+    carry_out(quick(method="fedavg", resume="auto"))
+    assert table.read_bytes() == whole.read_bytes()
+
+
+def test_rounds_that_the_log_lacks_are_named_when_the_run_goes_on(
+    quick: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Stop):
+        carry_out(quick(method="fedavg"), dies_in(4))
+    log = tmp_path / "run" / "events.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"round_number": 2' not in line))
+    carry_out(quick(method="fedavg", resume="auto"))
+    assert "rounds not found: 2; unreadable lines: 0" in caplog.text
+    assert [event.round_number for event in read_events(log.parent).of(RoundFinished)] == [1, 3, 4]
+
+
+def test_a_run_keeps_its_stamp_when_it_goes_on(quick: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        carry_out(quick(method="fedavg"), dies_in(3))
+    (started,) = read_events(tmp_path / "run").of(RunStarted)
+    (resumed,) = carry_out(quick(method="fedavg", resume="auto")).of(RunResumed)
+    assert started.stamp == resumed.stamp != ""
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["stamp"] == started.stamp
+    (other,) = carry_out(quick(method="fedavg", out=str(tmp_path / "other"))).of(RunStarted)
+    assert other.stamp != started.stamp
+
+
 def test_a_line_torn_by_a_kill_does_not_swallow_the_next(quick: MakeConfig, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         carry_out(quick(method="fedavg"), dies_in(3))
     with (tmp_path / "run" / "events.jsonl").open("a") as file:
         file.write('{"time": 1, "event": "RoundFini')
     carry_out(quick(method="fedavg", resume="auto"))
-    rounds = [event["round_number"] for event in read_events(tmp_path / "run") if event["event"] == "RoundFinished"]
-    assert rounds == [1, 2, 3, 4]
+    log = read_events(tmp_path / "run")
+    assert [event.round_number for event in log.of(RoundFinished)] == [1, 2, 3, 4]
+    assert log.unreadable == 0
 
 
 def test_two_sites_of_one_name_are_named_when_the_run_goes_on(quick: MakeConfig) -> None:
@@ -363,8 +399,8 @@ def test_a_round_whose_metrics_could_not_be_written_has_no_checkpoint_and_is_not
             if isinstance(event, StageStarted) and event.stage == "evaluate" and event.round_number in (2, 4):
                 metrics.rename(aside)
                 metrics.symlink_to(FULL)
-            # There is room again before the checkpoint: only what the file lacks may keep it from being written.
-            if isinstance(event, RoundFinished) and metrics.is_symlink():
+            # There is room again after the checkpoint would have been written.
+            if isinstance(event, CheckpointFailed):
                 metrics.unlink()
                 aside.rename(metrics)
 

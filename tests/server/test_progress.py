@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ from server.events import (
     Event,
     GroupKept,
     GroupsFormed,
+    MemoryLost,
     ReplyAccepted,
     RoundFinished,
+    RoundTrained,
     RunEnded,
     RunStarted,
     SiteEnrolled,
@@ -84,3 +87,33 @@ def test_live_panel_shows_stage_groups_incidents_and_time() -> None:
         "/runs/x",
     ):
         assert words in text
+
+
+def test_rounds_that_are_not_tested_have_a_line_and_move_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    labels = {"a": 0}
+    story: list[Event] = [
+        RunStarted(Config(rounds=4, sites=3)),
+        RoundTrained(1, 0.5, labels),
+        RoundTrained(2, math.nan, labels),
+        MemoryLost(3, "a"),
+        RoundFinished(2, GOOD, {}, {"a": GOOD}, labels, 0.9, 0.9, 0.4, {}),
+        RoundTrained(3, 0.25, labels),
+        RoundTrained(4, 0.25, labels),
+        RoundFinished(4, GOOD, {}, {"a": GOOD}, labels, 0.9, 0.9, 0.4, {}),
+    ]
+    display = PlainProgress(Path("/runs/x"))
+    for event in story:
+        display.hear(event)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.partition(",")[0] for line in lines] == [
+        "round 1/4: trained",
+        "round 3: site a no longer has what it remembered of the run and starts fresh",
+        "round 2/4: accuracy 0.900 mean of sites 0.900 worst tenth 0.900",
+        "round 3/4: trained",
+        "round 4/4: accuracy 0.900 mean of sites 0.900 worst tenth 0.900",
+    ]
+    panel = LiveProgress(Path("/runs/x"), Console(file=io.StringIO()))
+    for event in story[:3]:
+        panel.hear(event)
+    assert panel._clock.done == 2
+    panel.hear(END)

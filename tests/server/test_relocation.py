@@ -15,7 +15,8 @@ from flwr.app import Message
 from cli.main import main as coterie
 from common import wire
 from common.config import Config, SettingsError
-from server.events import GroupRetired, RoundFinished, RunEnded, SiteCleared, SiteLeftOut, SiteMoved, SiteRenewed
+from server.event_log import read_events
+from server.events import GroupRetired, RoundFinished, RunEnded, SiteCleared, SiteLeftOut, SiteRenewed, SitesMoved
 from server.migration import Evidence, GuardedRule, Verdict
 from server.relocation import Relocation
 from tests.support.loopback import LoopbackGrid
@@ -48,9 +49,9 @@ def signature_queries(grid: LoopbackGrid) -> list[int]:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_drifted_sites_change_places_and_only_they_are_asked_again(drifting: MakeConfig, seed: int) -> None:
     record, grid = run(drifting(seed=seed))
-    moves = record.of(SiteMoved)
+    moves = record.of(SitesMoved)
     homes = record.of(RoundFinished)[0].labels
-    assert [(move.site, move.origin, move.target) for move in moves] == [
+    assert [(move.sites[0], move.origin, move.target) for move in moves] == [
         ("000", homes["000"], homes["001"]),
         ("001", homes["001"], homes["000"]),
     ]
@@ -66,28 +67,28 @@ def test_the_drifted_sites_change_places_and_only_they_are_asked_again(drifting:
 def test_without_drift_nobody_is_asked_again(drifting: MakeConfig) -> None:
     record, grid = run(drifting(drift=""))
     assert signature_queries(grid) == []
-    assert not record.of(SiteMoved)
+    assert not record.of(SitesMoved)
     assert not record.of(SiteCleared)
 
 
 def test_without_migration_nobody_moves(drifting: MakeConfig) -> None:
     record, grid = run(drifting(migration__rule="auto"))
     assert signature_queries(grid) == []
-    assert not record.of(SiteMoved)
+    assert not record.of(SitesMoved)
 
 
 def test_fedcm_moves_by_direction_and_asks_nobody(drifting: MakeConfig) -> None:
     record, grid = run(drifting(method="fedcm", cluster__k=0, migration__rule="auto"))
     queries = [message for message in grid.pushed if message.metadata.message_type.startswith("query.")]
     assert len(queries) == 8
-    assert {move.site for move in record.of(SiteMoved)} == {"000", "001"}
-    assert all(move.evidence.distances == {} for move in record.of(SiteMoved))
+    assert {move.sites[0] for move in record.of(SitesMoved)} == {"000", "001"}
+    assert all(move.evidence.distances == {} for move in record.of(SitesMoved))
 
 
 def test_the_published_rule_runs_to_the_end_whatever_it_does(drifting: MakeConfig) -> None:
     record, _ = run(drifting(migration__rule="fedcm"))
     assert record.of(RunEnded)[0].outcome == "finished"
-    assert record.of(SiteMoved)
+    assert record.of(SitesMoved)
 
 
 def test_same_seed_same_bits_in_any_order_of_replies(drifting: MakeConfig, tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_suspect_that_does_not_answer_stays_and_is_asked_again(drifting: MakeC
     fault = suspect_answers(lambda _, reply: None if next(lost_once, False) else reply, first=1)
     record, grid = run(drifting(round__deadline=1.0), fault=fault)
     assert record.reasons["confirm", "000"] == "no answer within 1 s"
-    moves = {move.site: move.round_number for move in record.of(SiteMoved)}
+    moves = {move.sites[0]: move.round_number for move in record.of(SitesMoved)}
     assert moves["000"] == moves["001"] + 1
     assert signature_queries(grid) == [0, 1, 0]
 
@@ -133,7 +134,7 @@ def test_a_suspect_whose_answers_are_useless_is_named_and_in_the_end_judged_by_i
     failures = [event for event in record.of(SiteLeftOut) if event.stage == "confirm"]
     assert [(event.site, event.round_number) for event in failures] == [("000", 8), ("000", 9), ("000", 10)]
     assert all("finite" in event.reason for event in failures)
-    last = record.of(SiteMoved)[-1]
+    last = record.of(SitesMoved)[-1]
     assert (last.site, last.round_number, last.evidence.distances) == ("000", 10, {})
     assert signature_queries(grid) == [0, 1, 0, 0]
 
@@ -171,7 +172,7 @@ def test_a_false_alarm_is_cleared_by_the_signature(drifting: MakeConfig, tmp_pat
 
     config = drifting(drift="", train__lr=0.01)
     record, grid = run(config, fault=on("train", 0, shouting))
-    assert not record.of(SiteMoved)
+    assert not record.of(SitesMoved)
     cleared = record.of(SiteCleared)
     assert {event.site for event in cleared} == {"000"}
     # Once in a while: after an acquittal it is left in peace.
@@ -198,7 +199,7 @@ def test_founding_and_retiring_groups(drifting: MakeConfig, monkeypatch: pytest.
     )
     config = drifting(rounds=6, drift="")
     record, _ = run(config)
-    assert [(move.site, move.target, move.founded) for move in record.of(SiteMoved)] == [
+    assert [(move.sites[0], move.target, move.founded) for move in record.of(SitesMoved)] == [
         ("002", 2, True), ("003", 3, True), ("002", 0, False), ("004", 4, True),
     ]  # fmt: skip
     assert record.of(GroupRetired) == [GroupRetired(4, 2)]
@@ -218,12 +219,15 @@ def test_the_ledger_is_in_every_file_and_printed(
     path = run_to_disk(drifting(), tmp_path / "run")
     capsys.readouterr()
     summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    logged = [json.loads(line) for line in (path / "events.jsonl").read_text(encoding="utf-8").splitlines()]
-    moved = [entry for entry in logged if entry["event"] == "SiteMoved"]
-    assert [move["site"] for move in summary["moves"]] == [entry["site"] for entry in moved] == ["000", "001"]
-    for move, entry in zip(summary["moves"], moved, strict=True):
-        assert (move["round"], move["from"], move["to"]) == (entry["round_number"], entry["origin"], entry["target"])
-        assert move["cosine"] == entry["evidence"]["cosine"]
+    moved = read_events(path).of(SitesMoved)
+    assert [(move["site"],) for move in summary["moves"]] == [event.sites for event in moved] == [("000",), ("001",)]
+    for move, event in zip(summary["moves"], moved, strict=True):
+        assert list(move) == [
+            "round", "site", "from", "to", "founded", "cosine", "cosines", "norm", "peer_norm", "usual_norm",
+            "distances",
+        ]  # fmt: skip
+        assert (move["round"], move["from"], move["to"]) == (event.round_number, event.origin, event.target)
+        assert move["cosine"] == event.evidence.cosine
         assert set(move["distances"]) == {"0", "1"}
     with (path / "metrics.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["scope"] == "site" and row["name"] == "000"]
@@ -232,7 +236,9 @@ def test_the_ledger_is_in_every_file_and_printed(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3, "a line per move, none of them wrapped"
     assert coterie(["moves", str(path), "--json"]) == 0
-    assert [json.loads(line)["site"] for line in capsys.readouterr().out.splitlines()] == ["000", "001"]
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(entry["event"], entry["site"]) for entry in entries] == [("SiteMoved", "000"), ("SiteMoved", "001")]
+    assert "reason" not in entries[0]["evidence"]
 
 
 def test_moves_of_a_quiet_run_of_a_torn_log_and_of_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

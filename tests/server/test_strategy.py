@@ -15,7 +15,7 @@ from flwr.app import Message
 from client.objectives import OBJECTIVES
 from common import wire
 from common.config import Config
-from common.models import State
+from common.state import State
 from server.app import conduct, initial_state
 from server.events import (
     Event,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from common.config import SettingsError, parse
+from server.event_log import read_events
+from server.events import RoundFinished
 from server.listeners import require_trackers, run_listeners
 from server.listeners.scores import scores
 from tests.support.loopback import LoopbackGrid
@@ -23,8 +24,7 @@ def tracked_run(config_maker: MakeConfig, path: Path, name: str) -> Path:
 
 
 def expected(path: Path) -> dict[int, float]:
-    events = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
-    return {one["round_number"]: one["overall"]["accuracy"] for one in events if one["event"] == "RoundFinished"}
+    return {event.round_number: event.overall.accuracy for event in read_events(path).of(RoundFinished)}
 
 
 def test_they_are_off_by_default(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from common import wire
 from common.config import Config, SettingsError, parse
-from common.models import State
+from common.state import State
 from server.app import initial_state
-from server.events import GroupsFormed, ReplyAccepted, RoundFinished, SiteEnrolled, SiteLeftOut, SitesRegrouped
+from server.events import GroupsFormed, ReplyAccepted, RoundFinished, SiteEnrolled, SiteLeftOut, SitesMoved
 from server.methods import METHODS, settle
 from server.methods.cfl import RecursiveBipartition
 from server.methods.ifca import LeastLoss
@@ -239,7 +239,7 @@ def test_cfl_splits_separated_groups(small_config: MakeConfig, seed: int) -> Non
     record, _ = run(config)
     assert found_the_label_groups(record)
     assert len(set(record.of(GroupsFormed)[0].labels)) == 1
-    moves = record.of(SitesRegrouped)
+    moves = record.of(SitesMoved)
     assert all(event.founded and event.round_number > 1 for event in moves)
     assert set(record.of(RoundFinished)[-1].models) == {0, 1, 2}
 

@@ -16,9 +16,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cli.deployment import authority
+from server.event_log import Logged
+from server.events import (
+    CheckpointFailed,
+    Event,
+    GroupsFormed,
+    ReplyAccepted,
+    RoundFinished,
+    RunEnded,
+    RunResumed,
+    SiteLeftOut,
+    SitePlaced,
+    StageStarted,
+)
 from tests.support.federation import (
     PATIENCE,
     Federation,
@@ -92,23 +104,23 @@ class Stage:
     def run(self) -> Started:
         return self.federation.started["run"]
 
-    def events(self, kind: str, **match: object) -> list[dict[str, Any]]:
+    def events(self, kind: type[Event], **match: object) -> list[Logged]:
         return events_of(self.out, kind, **match)
 
-    def wait(self, kind: str, **match: object) -> dict[str, Any]:
+    def wait(self, kind: type[Event], **match: object) -> Logged:
         """The first event of a kind, as soon as it is there."""
 
-        def found() -> list[dict[str, Any]]:
+        def found() -> list[Logged]:
             ended = self.run.process.poll() is not None
             events = self.events(kind, **match)
-            assert events or not ended, f"the run ended before {kind} {match}: {self.run.text[-3000:]}"
+            assert events or not ended, f"the run ended before {kind.__name__} {match}: {self.run.text[-3000:]}"
             return events
 
-        return until(found, LONG_DEADLINE, f"{kind} {match}")[0]
+        return until(found, LONG_DEADLINE, f"{kind.__name__} {match}")[0]
 
     def training(self, round_number: int) -> float:
         """Wait until the training of a round has begun; return when that was."""
-        return float(self.wait("StageStarted", stage="train", round_number=round_number)["time"])
+        return float(self.wait(StageStarted, stage="train", round_number=round_number).time)
 
     def in_training(self, round_number: int, *sites: str) -> None:
         """Wait until sites are in the middle of the training of a round."""
@@ -135,8 +147,9 @@ class Stage:
 
     def left_out(self, fault: str, site: str, round_number: int, since: float) -> None:
         """Note when a site was left out of a round's training, and why."""
-        event = self.wait("SiteLeftOut", stage="train", round_number=round_number, site=site)
-        self.note(fault, event["site"], event["reason"], since, event["time"])
+        event = self.wait(SiteLeftOut, stage="train", round_number=round_number, site=site)
+        assert isinstance(event.event, SiteLeftOut)
+        self.note(fault, event.event.site, event.event.reason, since, event.time)
 
 
 def stage_faults(root: Path) -> Stage:
@@ -159,7 +172,7 @@ def stage_faults(root: Path) -> Stage:
         _start(stage)
         for act in (_wrong_answers, _strangers, _full_disk, _power_cut, _superlink, _server_app, _leaving):
             act(stage)
-        stage.wait("RunEnded")
+        stage.wait(RunEnded)
         until(lambda: stage.run.process.poll() is not None, PATIENCE, "the command ends")
         shutil.copytree(stage.out, root / "kept")
         stage.out = root / "kept"
@@ -176,10 +189,10 @@ def _deadline(stage: Stage) -> None:
     """A run of its own, with a short deadline."""
     stage.allow(2)
     _start(stage, rounds=2, deadline=SHORT_DEADLINE)
-    stage.wait("GroupsFormed")
+    stage.wait(GroupsFormed)
     stage.order("d", f"sleep {SHORT_DEADLINE + 5}")
     stage.left_out("a site is slower than the deadline (20 s)", "d", 1, stage.training(1))
-    stage.wait("RunEnded", outcome="finished")
+    stage.wait(RunEnded, outcome="finished")
     until(lambda: stage.run.process.poll() is not None, PATIENCE, "the command ends")
     stage.allow(0)
 
@@ -226,9 +239,9 @@ def _strangers(stage: Stage) -> None:
     late = federation.start_site(federation.layout.kit("late"))
     until(lambda: "SuperNode ID:" in late.text, PATIENCE, "the late site gets in")
     stage.allow(6)
-    placed = stage.wait("SitePlaced", site="late")
+    placed = stage.wait(SitePlaced, site="late")
     said = f"joins group {placed['group']}, confidence {placed['confidence']:.2f}"
-    stage.note("a site joins late", "late", said, began, placed["time"])
+    stage.note("a site joins late", "late", said, began, placed.time)
 
 
 def _full_disk(stage: Stage) -> None:
@@ -240,8 +253,8 @@ def _full_disk(stage: Stage) -> None:
         began = time.time()
     stage.allow(7)
     if stage.disk is not None:
-        event = stage.wait("CheckpointFailed", round_number=7)
-        stage.note("the disk is full at a checkpoint", "round 7", event["reason"], began, event["time"])
+        event = stage.wait(CheckpointFailed, round_number=7)
+        stage.note("the disk is full at a checkpoint", "round 7", event.event.reason, began, event.time)
         (stage.disk / "filler").unlink()
 
 
@@ -258,8 +271,8 @@ def _power_cut(stage: Stage) -> None:
     stage.training(9)
     until(lambda: again.text.count("SuperNode ID:") > calls, PATIENCE, "the site gets in again")
     stage.allow(10)
-    reply = stage.wait("ReplyAccepted", stage="train", round_number=10, site="a")
-    stage.note("… and is started again at once", "a", "takes part again", began, reply["time"])
+    reply = stage.wait(ReplyAccepted, stage="train", round_number=10, site="a")
+    stage.note("… and is started again at once", "a", "takes part again", began, reply.time)
 
 
 def _superlink(stage: Stage) -> None:
@@ -270,10 +283,10 @@ def _superlink(stage: Stage) -> None:
     began = time.time()
     os.kill(link, signal.SIGKILL)
     stage.allow(11)
-    finished = stage.wait("RoundFinished", round_number=11)
-    trained = {event["site"] for event in stage.events("ReplyAccepted", stage="train", round_number=11)}
+    finished = stage.wait(RoundFinished, round_number=11)
+    trained = {entry.event.site for entry in stage.events(ReplyAccepted, stage="train", round_number=11)}
     said = f"started again; round 11 is finished by {len(trained)} of 5 sites"
-    stage.note("the SuperLink is killed", "the server's log", said, began, finished["time"])
+    stage.note("the SuperLink is killed", "the server's log", said, began, finished.time)
 
 
 def _server_app(stage: Stage) -> None:
@@ -287,9 +300,9 @@ def _server_app(stage: Stage) -> None:
     stage.note("the ServerApp is killed", "the run", stage.run.text.strip().splitlines()[-1], began, time.time())
     began = time.time()
     _start(stage, "--resume")
-    resumed = stage.wait("RunResumed")
+    resumed = stage.wait(RunResumed)
     said = f"goes on after round {resumed['round_number']}"
-    stage.note("… and the run is resumed", "the run", said, began, stage.wait("RoundFinished", round_number=12)["time"])
+    stage.note("… and the run is resumed", "the run", said, began, stage.wait(RoundFinished, round_number=12).time)
 
 
 def _leaving(stage: Stage) -> None:

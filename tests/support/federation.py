@@ -6,7 +6,6 @@ Sites hold handwritten digits in folders of their own.
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
@@ -27,6 +26,8 @@ from sklearn.datasets import load_digits
 
 from cli.commands.provision import Layout
 from cli.main import main
+from server.event_log import Logged, read_events
+from server.events import Event
 
 ROOT = Path(__file__).parents[2]
 
@@ -202,14 +203,16 @@ def write_digits(folder: Path, classes: Sequence[int], *, first: int = 0, count:
             Image.fromarray((digits.images[row] * 15).astype(np.uint8)).save(folder / str(label) / f"{row}.png")
 
 
-def events_of(out: Path, kind: str = "", **match: object) -> list[dict[str, Any]]:
-    """The events of a run that is under way, without a line that is still being written."""
-    file = out / "events.jsonl"
-    found = []
-    for line in file.read_text().splitlines() if file.exists() else []:
-        with suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
-    return [event for event in found if kind in ("", event["event"]) and match.items() <= event.items()]
+def events_of(out: Path, kind: type[Event], **match: object) -> list[Logged]:
+    """The events of a type that a run has told so far, with fields as given; of what was done again, the last time."""
+    with suppress(FileNotFoundError):
+        return [
+            entry
+            for entry in read_events(out).entries
+            if isinstance(entry.event, kind)
+            and all(getattr(entry.event, name) == value for name, value in match.items())
+        ]
+    return []
 
 
 def changed_project(folder: Path, name: str, addition: str) -> Path:

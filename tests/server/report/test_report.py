@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,21 +18,26 @@ from benchmarks.invented import Plot, write_run
 from cli.main import main
 from common.config import SettingsError, parse
 from common.metrics import Metrics
+from server.event_log import read_events
 from server.events import (
     Event,
     GroupRetired,
+    MemoryLost,
+    ReplyAccepted,
     RunEnded,
     RunResumed,
     RunStarted,
+    SitesMoved,
     SitesPersonalised,
-    SitesRegrouped,
     Solved,
 )
 from server.listeners.journal import Journal
 from server.listeners.summary import Summary
+from server.migration import Evidence
 from server.report import page, read_run
 from server.report.grouping_figures import _block_means
 from server.report.palette import DARK, DARK_SCALE, LIGHT, LIGHT_SCALE, contrast
+from server.report.record import accuracies
 from server.report.sections import sections
 from server.report.study import reading, study
 from server.report.training_figures import naming_accuracy, worst_sites
@@ -158,7 +164,7 @@ def test_a_real_run_ends_with_its_page(small_config: MakeConfig, tmp_path: Path)
     record = read_run(directory)
     summary = json.loads((directory / "summary.json").read_text())
     assert record.last is not None
-    assert record.last.accuracy == summary["final"]["accuracy"]
+    assert record.last.overall.accuracy == summary["final"]["accuracy"]
     assert record.labels == summary["labels"]
     assert {(one.who, one.stage) for one in record.incidents} >= {("002", "train")}
     assert sum(record.seconds.values()) == pytest.approx(summary["seconds"]["total"], abs=0.5)
@@ -168,10 +174,9 @@ def test_a_real_run_ends_with_its_page(small_config: MakeConfig, tmp_path: Path)
     shown = unescape((directory / "report.html").read_text(encoding="utf-8"))
     assert all(sentence in shown for sentence in sentences(record, study(record), []))
     # Bytes of all sites, as the events have them.
-    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    replies = [event for event in events if event["event"] == "ReplyAccepted"]
+    replies = read_events(directory).of(ReplyAccepted)
     assert sum(one.sent for stages in record.traffic.values() for one in stages.values()) == sum(
-        event["bytes_sent"] for event in replies
+        reply.bytes_sent for reply in replies
     )
 
 
@@ -196,11 +201,12 @@ def test_fedavg_beside_it_names_who_is_worse_off(make_run: MakeRun) -> None:
     record, beside = read_run(mine), read_run(fedavg)
     assert record.last is not None
     assert beside.last is not None
-    expected = {site for site in record.last.sites if record.last.sites[site] < beside.last.sites[site]}
+    here, there = accuracies(record.last.sites), accuracies(beside.last.sites)
+    expected = {site for site in here if here[site] < there[site]}
     worse = worse_sites(record, beside)
     assert set(worse) == expected
     assert expected
-    losses = [beside.last.sites[site] - record.last.sites[site] for site in worse]
+    losses = [there[site] - here[site] for site in worse]
     assert losses == sorted(losses, reverse=True)
     text = page([record, beside])
     told = sentences(record, study(record), [beside])[1]
@@ -225,7 +231,7 @@ def test_models_that_only_know_the_frequent_class_are_exposed(make_run: MakeRun)
     assert naming == pytest.approx(right / total)
     last = record.rounds[-1]
     for accuracy, exposed in ((naming - 0.2, True), (naming, True), (naming + 0.2, False)):
-        record.rounds[-1] = type(last)(**vars(last) | {"accuracy": accuracy})
+        record.rounds[-1] = replace(last, overall=replace(last.overall, accuracy=accuracy))
         assert ("most frequent class" in sentences(record, None, [])[1]) is exposed
 
 
@@ -277,6 +283,14 @@ def test_incidents_in_several_rounds_are_one_row(make_run: MakeRun) -> None:
     assert "4.7 × what is usual" in moves.body
 
 
+def test_a_site_that_forgot_is_an_incident(make_run: MakeRun) -> None:
+    directory = make_run(sites=4, rounds=2)
+    Journal(directory).hear(MemoryLost(2, "003"))
+    (incident,) = read_run(directory).incidents
+    assert (incident.round_number, incident.who) == (2, "003")
+    assert "no longer has what it remembered of the run" in page([read_run(directory)])
+
+
 # --- what the directory lacks ----------------------------------------------------------------------------------
 
 
@@ -300,7 +314,7 @@ def test_damaged_files_are_named_and_left_out(make_run: MakeRun) -> None:
     told = " ".join(record.notes)
     assert "run.json is missing or damaged" in told
     assert "distances.npy cannot be used" in told
-    assert "2 lines of events.jsonl could not be understood" in told
+    assert "4 lines of events.jsonl could not be understood" in told
     assert record.method == "fmcl"
     assert len(record.rounds) == 10
     text = page([record])
@@ -377,7 +391,7 @@ def split_run(make_run: MakeRun) -> Path:
     where = next(i for i, event in enumerate(events) if event["event"] == "RoundFinished") + 1
     metrics = Metrics(0.75, 0.5, 0.875, 0.25, 25)
     reason = "mean update 0.1 < 0.4, longest 2"
-    told: list[Event] = [SitesRegrouped(2, ("001", "003"), 0, 1, True, reason), GroupRetired(3, 7)]
+    told: list[Event] = [SitesMoved(2, ("001", "003"), 0, 1, True, Evidence(reason=reason)), GroupRetired(3, 7)]
     own = SitesPersonalised("select", {"001": "local", "002": "group"}, metrics, {"001": metrics}, 0.75, 0.625)
     summary, journal = Summary(directory), Journal(directory)
     (directory / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events[:where]))
@@ -423,7 +437,7 @@ def test_sites_that_the_method_regroups_have_moved(split_run: Path, capsys: pyte
 
 def test_a_summary_recalls_what_was_regrouped_before_a_restart(split_run: Path) -> None:
     summary = Summary(split_run)
-    summary.hear(RunResumed(parse({"method": "cfl", "sites": 6}), 3, (), {}, {}, 0))
+    summary.hear(RunResumed(parse({"method": "cfl", "sites": 6}), "stamp", 3, (), {}, {}))
     summary.hear(RunEnded("finished", ""))
     moves = json.loads((split_run / "summary.json").read_text())["moves"]
     assert [(move["site"], move["to"]) for move in moves] == [("001", 1), ("003", 1)]

@@ -1,12 +1,13 @@
-"""Plain empirical risk with a rein: what FedProx trains on."""
+"""FedProx at a site: plain empirical risk with a rein."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from client.objectives.plain import plain
-from common.config import TrainSettings
+from client.methods.method import SiteMethod, Trained, Visit
+from client.training import plain
+from common.methods.fedprox import Settings
 
 
 class Prox:
@@ -16,12 +17,12 @@ class Prox:
     ----------
     received
         The model as the server sent it; its parameters are remembered.
-    settings
-        `settings.mu` is mu.
+    mu
+        How strong the rein is.
     """
 
-    def __init__(self, received: nn.Module, settings: TrainSettings) -> None:
-        self._mu = settings.mu
+    def __init__(self, received: nn.Module, mu: float) -> None:
+        self._mu = mu
         self._start = [parameter.detach().clone() for parameter in received.parameters()]
 
     def __call__(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -34,3 +35,15 @@ class Prox:
         self._start = [start.to(now.device) for start, now in zip(self._start, parameters, strict=True)]
         apart = [torch.sum((now - start) ** 2) for start, now in zip(self._start, parameters, strict=True)]
         return loss + self._mu / 2 * torch.stack(apart).sum()
+
+
+class FedProx(SiteMethod):
+    """Train near what was received."""
+
+    def train(self, visit: Visit) -> Trained:
+        """Train with the proximal term."""
+        network = visit.load(self.served(visit))
+        return self.trained(visit, visit.fit(objective=Prox(network, visit.settings.of(Settings).mu)))
+
+
+SITE = FedProx

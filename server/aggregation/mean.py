@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from server.aggregation.accumulator import RejectedUpdate
+
 # A weight may grow to 2**HEADROOM_BITS times the largest one (or 1, if that is more) of its tensor in one round.
 HEADROOM_BITS = 16
 # The sums stay below 2**SUM_BITS, one bit short of what an int64 holds.
 SUM_BITS = 62
 # Elements handled at once: the temporaries stay in the processor's cache and small beside a model.
 CHUNK = 1 << 15
-
-
-class RejectedUpdate(ValueError):
-    """An update that must not enter an average; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,11 @@ class GroupAverage:
         self._count = 0
         self._samples = 0
         self._closed = False
+
+    @classmethod
+    def bytes_needed(cls, reference: Mapping[str, NDArray[Any]]) -> int:
+        """One int64 sum for each weight; of the means, which come one after the other, no more than the arrays."""
+        return sum(8 * array.size for array in reference.values())
 
     @property
     def count(self) -> int:

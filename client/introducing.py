@@ -1,0 +1,52 @@
+"""What a site says before training: its card, and the fingerprint that the method asks for."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from flwr.app import RecordDict
+
+from client.data.samples import TableSamples
+from client.fingerprints import FINGERPRINTS
+from client.identity import models_folder
+from client.request import Request
+from common import wire
+
+_log = logging.getLogger("coterie")
+
+
+def hello(request: Request) -> RecordDict:
+    """Say who the site is and how much data it has."""
+    return wire.pack_introduction(wire.Introduction(card_of(request), None, 0.0))
+
+
+def introduce(request: Request, kind: str) -> RecordDict:
+    """Say who the site is, and describe its training samples."""
+    return wire.pack_introduction(introduction(request, kind))
+
+
+def introduction(request: Request, kind: str) -> wire.Introduction:
+    """What a site says of itself, with a fingerprint of one kind."""
+    start = time.perf_counter()
+    described = FINGERPRINTS[kind](request)
+    return wire.Introduction(card_of(request), described, time.perf_counter() - start)
+
+
+def card_of(request: Request) -> wire.SiteCard:
+    """The card of a site; files that cannot be used are named in its own log alone."""
+    site, identity = request.site, request.identity
+    named = tuple(f"{fault.name}: {fault.reason}" for fault in site.faults)
+    done = "stood in for" if isinstance(site.samples, TableSamples) else "skipped"
+    for fault in named:
+        _log.warning("%s %s", done, fault)
+    return wire.SiteCard(
+        name=site.name,
+        train_samples=len(site.train),
+        test_samples=len(site.test),
+        class_counts=tuple(int(count) for count in site.class_counts),
+        fault_count=len(site.faults),
+        # Simulated sites share one data set on one machine: the first of them reports it, by name.
+        faults=named if identity.is_simulated else (),
+        keeps=models_folder(identity) is not None,
+    )

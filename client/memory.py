@@ -1,0 +1,117 @@
+"""What a site remembers of a run, from one of its rounds to the next.
+
+A reply may be lost after the site has moved on, and a server may go back to an older checkpoint. So the site keeps
+versions by round, and the server says with every task in which round an update of the site last entered a mean: that
+version is the one that counts, and later ones never were.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from safetensors import SafetensorError, safe_open
+
+from client.identity import Identity, cache_folder
+from common import wire
+from common.state import State
+from common.tensors import contiguous, write_tensors
+
+_log = logging.getLogger("coterie")
+
+_FILE = re.compile(r"round-(\d{10})\.safetensors")
+_LAST = 2
+_FORGOTTEN = 90 * 24 * 3600.0  # seconds after which what nobody asked for is removed
+
+
+class Memory:
+    """The versions of one site, one run and one rule, in a folder of their own.
+
+    Parameters
+    ----------
+    folder
+        Of this site and run alone.
+    run, rule
+        What the versions belong to; a file of another run or rule is not read.
+    """
+
+    def __init__(self, folder: Path, run: str, rule: str) -> None:
+        self._folder = folder
+        self._about = {"run": run, "rule": rule}
+
+    def recall(self, accepted: int) -> State | None:
+        """Return the version of the round `accepted`; None: it is not there, or cannot be read."""
+        path = self._path(accepted)
+        try:
+            with safe_open(path, framework="numpy") as file:
+                about = file.metadata() or {}
+                if {key: about.get(key) for key in self._about} != self._about:
+                    return None
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            if path.exists():
+                _log.warning("what this site remembers of round %d cannot be read: %s", accepted, error)
+            return None
+
+    def remember(self, round_number: int, arrays: State, *, accepted: int = 0, checkpoints: Sequence[int] = ()) -> None:
+        """Write the version of a round, made from that of `accepted`, whole or not at all.
+
+        Kept are the last two, and for each of `checkpoints` the newest version that is not after it.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for late in [one for one in self._rounds() if accepted < one < round_number]:
+            # Its update never entered a mean: for the federation that round did not happen.
+            self._path(late).unlink(missing_ok=True)
+        path = self._path(round_number)
+        part = path.with_suffix(".part")
+        write_tensors(part, {name: contiguous(array) for name, array in arrays.items()}, self._about)
+        os.chmod(part, 0o600)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        rounds = self._rounds()
+        kept = set(rounds[-_LAST:])
+        for checkpoint in checkpoints:
+            kept |= set([one for one in rounds if one <= checkpoint][-1:])
+        for old in set(rounds) - kept:
+            self._path(old).unlink(missing_ok=True)
+
+    def _path(self, round_number: int) -> Path:
+        return self._folder / f"round-{round_number:010d}.safetensors"
+
+    def _rounds(self) -> list[int]:
+        if not self._folder.is_dir():
+            return []
+        return sorted(int(match[1]) for path in self._folder.iterdir() if (match := _FILE.fullmatch(path.name)))
+
+
+def open_memory(identity: Identity, task: wire.Task) -> Memory:
+    """Return what a site remembers of the run that a task belongs to.
+
+    A simulated site keeps it in the run directory; a site of its own in its own folder, whatever the server says.
+    """
+    name = quote(identity.name, safe="")
+    if identity.is_simulated and task.folder:
+        return Memory(Path(task.folder) / name, task.run, task.rule)
+    base = cache_folder(identity, task.settings.cache) / "memory"
+    return Memory(base / f"run-{task.run}" / name, task.run, task.rule)
+
+
+def forget_old_runs(identity: Identity) -> None:
+    """Remove what a site of its own remembers of runs that nobody has asked it about for a long time."""
+    base = cache_folder(identity, "") / "memory"
+    if identity.is_simulated or not base.is_dir():
+        return
+    for run in base.iterdir():
+        if time.time() - run.stat().st_mtime > _FORGOTTEN and _newest(run) < time.time() - _FORGOTTEN:
+            shutil.rmtree(run, ignore_errors=True)
+
+
+def _newest(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in folder.rglob("*")), default=0.0)

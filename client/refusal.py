@@ -1,0 +1,31 @@
+"""Why a site cannot serve a request, in words that may leave it.
+
+Errors that come from a site's own data may quote file names, patients or paths: they go to the site's log, and only
+their kind leaves.
+"""
+
+from __future__ import annotations
+
+from client.collaboration import MapIsGone, Unacceptable
+from client.data import NoUsableData
+from client.encoder import EncoderError
+from client.identity import Identity
+from client.training import TrainingDiverged
+from common import wire
+from common.config import SettingsError
+
+# Errors that speak of settings and models, never of a site's data.
+_PUBLIC = (EncoderError, TrainingDiverged, Unacceptable, wire.WireError)
+_KINDS = {
+    MapIsGone: "its private map is gone",
+    NoUsableData: "no usable data",
+    SettingsError: "its data or node config is not as agreed",
+}
+
+
+def reason_of(error: Exception, identity: Identity) -> str:
+    """What the server is told of an error."""
+    if identity.is_simulated or isinstance(error, _PUBLIC):
+        return f"{type(error).__name__}: {error}"
+    kind = next((text for kind, text in _KINDS.items() if isinstance(error, kind)), type(error).__name__)
+    return f"{kind}; the site's own log says more"

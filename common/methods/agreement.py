@@ -1,0 +1,61 @@
+"""The form of what the two halves of a method agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.extras import Rule
+from common.section import Section
+
+
+@dataclass(frozen=True)
+class Question:
+    """Something that a method asks sites outside of training: records that go down beside the model, and come up."""
+
+    down: Mapping[str, Rule] = field(default_factory=dict)
+    up: Mapping[str, Rule] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What both sides know of a rule by which sites train.
+
+    Attributes
+    ----------
+    rule
+        Its name, which the server tells with every task.
+    settings
+        The section of its own settings; None: it has none. They are called `<section>.<name>`.
+    section
+        What that section is called; empty: as the rule.
+    down, up
+        Records that travel with a model to be trained, and back with what became of it.
+    questions
+        What else the method may ask a site.
+    shared
+        Which of the network's tensors, given all of their names in order, travel and are averaged; the others stay at
+        the site. None: all travel.
+    remembers
+        Whether a site remembers something from one of its rounds to the next.
+    """
+
+    rule: str
+    settings: type[Section] | None = None
+    section: str = ""
+    down: Mapping[str, Rule] = field(default_factory=dict)
+    up: Mapping[str, Rule] = field(default_factory=dict)
+    questions: Mapping[str, Question] = field(default_factory=dict)
+    shared: Callable[[Sequence[str]], set[str]] | None = None
+    remembers: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.section:
+            object.__setattr__(self, "section", self.rule.replace("-", "_"))
+
+    def travels(self, names: Sequence[str]) -> list[str]:
+        """Return the names of those tensors that travel, in order."""
+        if self.shared is None:
+            return list(names)
+        shared = self.shared(names)
+        return [name for name in names if name in shared]

@@ -1,0 +1,41 @@
+"""What a site says of itself: its card, and the form of whatever else it may say before training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class SiteCard:
+    """Site → server, with its first answer: who it is, how much data it has, whether it wants to keep a model."""
+
+    name: str
+    train_samples: int
+    test_samples: int
+    class_counts: tuple[int, ...]
+    fault_count: int
+    faults: tuple[str, ...]
+    keeps: bool = False
+
+
+class Fingerprint:
+    """What a site may say about its data before training. One subclass for each kind; its fields are arrays.
+
+    A subclass is a frozen dataclass that checks its own invariants when it is made, with a `ValueError` for each.
+    """
+
+    # The name of the kind, which is also that of the query that asks for it.
+    kind: ClassVar[str]
+    # Whether it describes images; a table has none.
+    of_images: ClassVar[bool] = False
+    # What sites must agree on for their fingerprints to be comparable, in words.
+    agreement: ClassVar[str]
+
+    @property
+    def form(self) -> str:
+        """What must be alike for two fingerprints to be compared, in words."""
+        raise NotImplementedError
+
+    def check(self, card: SiteCard) -> None:
+        """Raise a `ValueError` unless this can come from the site that the card describes."""

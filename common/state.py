@@ -1,0 +1,39 @@
+"""A model as named arrays, and the parts of it that methods speak of. NumPy alone: no network is built here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+State = dict[str, NDArray[Any]]
+
+# How the names of batch norm's buffers end.
+_BUFFERS = (".running_mean", ".running_var", ".num_batches_tracked")
+_HEAD = "head."
+
+
+def is_parameter(name: str) -> bool:
+    """Whether a tensor is trained; batch norm's statistics and counters are measured."""
+    return not name.endswith(_BUFFERS)
+
+
+def is_head(name: str) -> bool:
+    """Whether a tensor belongs to the classification head."""
+    return name.startswith(_HEAD)
+
+
+def flat_head(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Return a copy of the classification head's parameters, bias then weight, as one float64 vector."""
+    # By name: a state that arrived over the wire may be in any order.
+    return np.concatenate([state[name].ravel() for name in sorted(state) if is_head(name)], dtype=np.float64)
+
+
+def flat_parameters(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    """Return a copy of all trained parameters, in the order of their names, as one float32 vector.
+
+    Batch norm's statistics and counters are left out: they are measured, not trained, and would outweigh the rest.
+    """
+    return np.concatenate([state[name].ravel() for name in sorted(state) if is_parameter(name)])

@@ -1,0 +1,116 @@
+"""Site → server, before training: who it is and, where the method asks for one, its fingerprint."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from flwr.app import ConfigRecord, RecordDict
+
+from common.fingerprint import KINDS, Fingerprint
+from common.site_card import SiteCard
+from common.wire.records import (
+    VERSION,
+    WireError,
+    arrays_of,
+    check_size,
+    count,
+    number,
+    pack_arrays,
+    plain_text,
+    scalars_of,
+    text,
+    truth,
+)
+
+_SITE_NAME = re.compile(r"[\w.\-]{1,64}")
+_MAX_FAULTS_NAMED = 20
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A site's card and, where the method asks for one, its fingerprint."""
+
+    card: SiteCard
+    fingerprint: Fingerprint | None
+    seconds: float
+
+
+def is_site_name(name: str) -> bool:
+    """Whether a site may be called so: 1 to 64 letters, digits, '_', '-' or '.'."""
+    return _SITE_NAME.fullmatch(name) is not None
+
+
+def pack_introduction(introduction: Introduction) -> RecordDict:
+    """Write the answer to the query before training."""
+    card = introduction.card
+    content = RecordDict(
+        {
+            "site": ConfigRecord(
+                {
+                    "version": VERSION,
+                    "name": card.name,
+                    "train_samples": card.train_samples,
+                    "test_samples": card.test_samples,
+                    "class_counts": list(card.class_counts),
+                    "fault_count": card.fault_count,
+                    "faults": list(card.faults[:_MAX_FAULTS_NAMED]),
+                    "keeps": card.keeps,
+                    "seconds": introduction.seconds,
+                }
+            )
+        }
+    )
+    if introduction.fingerprint is not None:
+        content[introduction.fingerprint.kind] = pack_arrays(vars(introduction.fingerprint))
+    return content
+
+
+def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str | None, limit_mb: int) -> Introduction:
+    """Read a site's answer to the query before training.
+
+    `classes` is the length of the agreed list, `fingerprint` the kind that was asked for; None: none was.
+    """
+    check_size(content, limit_mb)
+    config = scalars_of(content, "site", ConfigRecord)
+    name = text(config, "name")
+    if not is_site_name(name):
+        raise WireError(f"site name {name[:80]!r} must be 1 to 64 letters, digits, '_', '-' or '.'")
+    counts = config.get("class_counts")
+    if not isinstance(counts, list) or len(counts) != classes:
+        raise WireError(f"class counts must be a list of {classes} numbers")
+    if not all(type(one) is int and one >= 0 for one in counts):
+        raise WireError("class counts must be whole numbers ≥ 0")
+    faults = config.get("faults", [])
+    if not isinstance(faults, list):
+        raise WireError("the list of faulty files is not a list")
+    card = SiteCard(
+        name=name,
+        train_samples=count(config, "train_samples", at_least=1),
+        test_samples=count(config, "test_samples"),
+        class_counts=tuple(int(one) for one in counts),
+        fault_count=count(config, "fault_count"),
+        faults=tuple(plain_text(fault) for fault in faults[:_MAX_FAULTS_NAMED]),
+        keeps=truth(config, "keeps"),
+    )
+    if sum(card.class_counts) != card.train_samples:
+        raise WireError(f"class counts sum to {sum(card.class_counts)}, not to {card.train_samples} training samples")
+    described = None if fingerprint is None else _unpack_fingerprint(content, fingerprint, card)
+    return Introduction(card, described, number(config, "seconds"))
+
+
+def _unpack_fingerprint(content: RecordDict, kind: str, card: SiteCard) -> Fingerprint:
+    """Read a fingerprint; its own type knows what can be wrong with it, by itself or beside the card."""
+    if kind not in content:
+        other = next((other for other in KINDS if other in content), None)
+        raise WireError(f"the message carries no {kind}" + (f" but a {other}" if other else ""))
+    arrays = arrays_of(content, kind)
+    names = [field.name for field in fields(KINDS[kind])]  # type: ignore[arg-type]
+    if set(arrays) != set(names):
+        raise WireError(f"a {kind} has {', '.join(names)}, not {', '.join(sorted(arrays)) or 'nothing'}")
+    try:
+        fingerprint = KINDS[kind](**arrays)
+        fingerprint.check(card)
+    except ValueError as error:
+        raise WireError(f"{kind}: {error}") from None
+    return fingerprint

@@ -1,0 +1,178 @@
+"""Site → server: what became of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import get_args
+
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from common.extras import Extras, Network, Rule
+from common.kept_model import Kept
+from common.metrics import EvaluationStatistics, InvalidStatistics, check
+from common.state import State
+from common.wire.records import (
+    MAX_REASON,
+    VERSION,
+    WireError,
+    arrays_of,
+    check_size,
+    count,
+    number,
+    pack_arrays,
+    plain_text,
+    scalars_of,
+)
+from common.wire.task import add_extras, unpack_extras, unpack_model
+
+KEPT: tuple[str, ...] = get_args(Kept)
+_MAX_LOSS = 1e9
+
+
+@dataclass(frozen=True)
+class Update:
+    """After local training: the tensors that travel, and what the method sends beside them.
+
+    `fresh`: the site should have remembered something of its earlier rounds, and did not.
+    """
+
+    state: State
+    samples: int
+    loss: float
+    seconds: float
+    extras: Extras = field(default_factory=dict)
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sufficient statistics of the site's own test split; no prediction leaves the site.
+
+    `kept` is the model that was tested, one of `KEPT`; `stored`: the site has it on its own disk now, for good.
+    """
+
+    statistics: EvaluationStatistics
+    seconds: float
+    kept: str = "group"
+    stored: bool = False
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The answer to a question of the method."""
+
+    extras: Extras
+    seconds: float
+
+
+def pack_refusal(reason: str) -> RecordDict:
+    """Say why a request cannot be served."""
+    return RecordDict({"refusal": ConfigRecord({"version": VERSION, "reason": reason[:MAX_REASON]})})
+
+
+def pack_untested(reason: str) -> RecordDict:
+    """Say why a model could not be tested, where the rest of the request can be served."""
+    return RecordDict({"untested": ConfigRecord({"version": VERSION, "reason": reason[:MAX_REASON]})})
+
+
+def pack_update(update: Update) -> RecordDict:
+    """Write the result of local training."""
+    training = MetricRecord(
+        {
+            "version": VERSION,
+            "samples": update.samples,
+            "loss": update.loss,
+            "seconds": update.seconds,
+            "fresh": int(update.fresh),
+        }
+    )
+    return add_extras(RecordDict({"model": pack_arrays(update.state), "training": training}), update.extras)
+
+
+def unpack_update(content: RecordDict, *, declared: Mapping[str, Rule], network: Network, limit_mb: int) -> Update:
+    """Read the result of local training.
+
+    Whether the arrays of the model fit is screened by `server.aggregation`.
+    """
+    check_size(content, limit_mb)
+    metrics = scalars_of(content, "training", MetricRecord)
+    return Update(
+        state=unpack_model(content),
+        samples=count(metrics, "samples", at_least=1),
+        loss=number(metrics, "loss", at_most=_MAX_LOSS),
+        seconds=number(metrics, "seconds"),
+        extras=unpack_extras(content, declared, network),
+        fresh=_bit(metrics, "fresh"),
+    )
+
+
+def pack_answered(answer: Answered) -> RecordDict:
+    """Write the answer to a question of the method."""
+    answered = MetricRecord({"version": VERSION, "seconds": answer.seconds})
+    return add_extras(RecordDict({"answer": answered}), answer.extras)
+
+
+def unpack_answered(content: RecordDict, *, declared: Mapping[str, Rule], network: Network, limit_mb: int) -> Answered:
+    """Read the answer to a question of the method."""
+    check_size(content, limit_mb)
+    metrics = scalars_of(content, "answer", MetricRecord)
+    return Answered(unpack_extras(content, declared, network), number(metrics, "seconds"))
+
+
+def pack_evaluation(evaluation: Evaluation) -> RecordDict:
+    """Write the statistics of a site's test split."""
+    statistics = evaluation.statistics
+    return RecordDict(
+        {
+            "statistics": pack_arrays({"confusion": statistics.confusion, "histograms": statistics.histograms}),
+            "evaluation": MetricRecord(
+                {
+                    "version": VERSION,
+                    "loss_sum": statistics.loss_sum,
+                    "seconds": evaluation.seconds,
+                    "kept": KEPT.index(evaluation.kept),
+                    "stored": int(evaluation.stored),
+                }
+            ),
+        }
+    )
+
+
+def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Evaluation:
+    """Read the statistics of a site's test split."""
+    check_size(content, limit_mb)
+    if isinstance(untested := content.get("untested"), ConfigRecord):
+        raise WireError(plain_text(untested.get("reason", "no reason given")))
+    metrics = scalars_of(content, "evaluation", MetricRecord)
+    arrays = arrays_of(content, "statistics")
+    if set(arrays) != {"confusion", "histograms"}:
+        raise WireError(f"statistics are confusion and histograms, not {', '.join(sorted(arrays)) or 'nothing'}")
+    loss_sum = number(metrics, "loss_sum", at_most=_MAX_LOSS * 2**31)
+    statistics = EvaluationStatistics(**arrays, loss_sum=loss_sum)
+    try:
+        check(statistics, classes)
+    except InvalidStatistics as error:
+        raise WireError(f"statistics: {error}") from None
+    kept = count(metrics, "kept")
+    if kept >= len(KEPT):
+        raise WireError(f"it kept model {kept}, which is none of {', '.join(KEPT)}")
+    return Evaluation(statistics, number(metrics, "seconds"), KEPT[kept], _bit(metrics, "stored"))
+
+
+def pack_kept(seconds: float) -> RecordDict:
+    """Say that the final model is on the site's disk. Where, is nobody else's business."""
+    return RecordDict({"kept": MetricRecord({"version": VERSION, "seconds": seconds})})
+
+
+def unpack_kept(content: RecordDict, *, limit_mb: int) -> float:
+    """Read that a site keeps its model; return the seconds it took."""
+    check_size(content, limit_mb)
+    return number(scalars_of(content, "kept", MetricRecord), "seconds")
+
+
+def _bit(metrics: Mapping[str, object], key: str) -> bool:
+    value = metrics.get(key, 0)
+    if value not in (0, 1):
+        raise WireError(f"{key} must be 0 or 1, not {value!r}")
+    return value == 1

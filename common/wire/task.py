@@ -1,0 +1,145 @@
+"""Server → site: what to do, and everything needed to do it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from pydantic import ValidationError
+
+from common.config import SiteSettings
+from common.extras import Extras, InvalidExtras, Network, Rule, check_extras
+from common.state import State
+from common.wire.records import VERSION, WireError, arrays_of, count, counts, pack_arrays, scalars_of, text
+
+_MODEL = "model"
+_EXTRA = "extra "
+_STAMP = re.compile(r"[0-9a-f]{0,32}")
+_MOST_CHECKPOINTS = 8
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a site is asked to do.
+
+    Attributes
+    ----------
+    settings, round_number, rounds
+        Of the run.
+    run
+        The run's own stamp, the same before and after it was resumed; hexadecimal.
+    rule
+        How the site trains: which of `client/methods`.
+    group
+        The site's own.
+    tests
+        The round whose result the model is, if it is to be tested; 0: it is not.
+    accepted
+        The last round in which an update of this site entered a mean; 0: none.
+    checkpoints
+        Rounds that the server may go back to.
+    folder
+        Where a simulated site keeps what it remembers. A site of its own never heeds it.
+    question
+        What the method asks, outside of training.
+    """
+
+    settings: SiteSettings
+    round_number: int
+    rounds: int
+    run: str = ""
+    rule: str = "fedavg"
+    group: int | None = None
+    tests: int = 0
+    accepted: int = 0
+    checkpoints: tuple[int, ...] = ()
+    folder: str = ""
+    question: str = ""
+
+
+def pack_task(
+    task: Task, model: ArrayRecord | None = None, extras: Mapping[str, ArrayRecord] | None = None
+) -> RecordDict:
+    """Write a request; the records of arrays may be shared by the messages to several sites."""
+    config = ConfigRecord(
+        {
+            "version": VERSION,
+            "settings": task.settings.model_dump_json(),
+            "round": task.round_number,
+            "rounds": task.rounds,
+            "run": task.run,
+            "rule": task.rule,
+            "tests": task.tests,
+            "accepted": task.accepted,
+            "checkpoints": list(task.checkpoints),
+            "folder": task.folder,
+            "question": task.question,
+        }
+    )
+    if task.group is not None:
+        config["group"] = task.group
+    content = RecordDict({"task": config})
+    if model is not None:
+        content[_MODEL] = model
+    for name, record in (extras or {}).items():
+        content[f"{_EXTRA}{name}"] = record
+    return content
+
+
+def unpack_task(content: RecordDict) -> Task:
+    """Read a request at the site."""
+    config = scalars_of(content, "task", ConfigRecord)
+    try:
+        settings = SiteSettings.model_validate_json(text(config, "settings"), strict=False)
+    except ValidationError as error:
+        raise WireError(f"the server's settings are not valid here: {error}") from None
+    run = text(config, "run")
+    if not _STAMP.fullmatch(run):
+        raise WireError("the run's stamp must be at most 32 hexadecimal digits")
+    return Task(
+        settings=settings,
+        round_number=count(config, "round"),
+        rounds=count(config, "rounds"),
+        run=run,
+        rule=text(config, "rule"),
+        group=count(config, "group") if "group" in config else None,
+        tests=count(config, "tests"),
+        accepted=count(config, "accepted"),
+        checkpoints=counts(config, "checkpoints", _MOST_CHECKPOINTS),
+        folder=text(config, "folder"),
+        question=text(config, "question"),
+    )
+
+
+def unpack_model(content: RecordDict) -> State:
+    """Read the model of a message."""
+    return arrays_of(content, _MODEL)
+
+
+def pack_extras(extras: Extras) -> dict[str, ArrayRecord]:
+    """Serialise what travels beside the model."""
+    return {name: pack_arrays(arrays) for name, arrays in extras.items()}
+
+
+def unpack_extras(
+    content: RecordDict, declared: Mapping[str, Rule], network: Network, *, complete: bool = True
+) -> Extras:
+    """Read what travels beside the model, in either direction; other records than those declared are refused.
+
+    With `complete` false some may be missing: a model that is only tested needs less than one that is trained.
+    """
+    extras = {key.removeprefix(_EXTRA): arrays_of(content, key) for key in content if key.startswith(_EXTRA)}
+    try:
+        check_extras(extras, declared, network, complete=complete)
+    except InvalidExtras as error:
+        raise WireError(str(error)) from None
+    return extras
+
+
+def add_extras(content: RecordDict, extras: Extras) -> RecordDict:
+    """Put what travels beside the model into a message."""
+    for name, record in pack_extras(extras).items():
+        content[f"{_EXTRA}{name}"] = record
+    return content

@@ -1,0 +1,8 @@
+"""Screening of updates and what becomes of them, one reply at a time."""
+
+from __future__ import annotations
+
+from server.aggregation.accumulator import Accumulator, RejectedUpdate
+from server.aggregation.mean import GroupAverage
+
+__all__ = ["Accumulator", "GroupAverage", "RejectedUpdate"]
