@@ -11,14 +11,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
-from flwr.app import Error, Message, MessageType, Metadata, RecordDict
-from flwr.app.message import make_message
-from flwr.common.constant import ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from common.wire import size
+from server.flower.messages import NodeInfo, Run, node_unavailable
 
 # Seconds between two looks for replies. Each look costs the SuperLink a request per message under way, so a wait that
 # has been long may be a little longer: by this part of it, up to the longest pause.
@@ -187,26 +184,11 @@ class StreamingGrid(Grid):
                     del reply
             for message_id in sorted(late for late in outstanding if self._asked[late] in away):
                 outstanding.discard(message_id)
-                yield self._not_waited_for(message_id)
+                yield node_unavailable(message_id, self._asked[message_id], _WAS_AWAY)
             if time.monotonic() >= end:
                 return
             if outstanding:
                 self._pause(min(pause, max(end - time.monotonic(), 0.0)))
-
-    def _not_waited_for(self, message_id: str) -> Message:
-        """What Flower would have answered."""
-        metadata = Metadata(
-            run_id=0,
-            message_id="",
-            src_node_id=self._asked[message_id],
-            dst_node_id=0,
-            reply_to_message_id=message_id,
-            group_id="",
-            created_at=time.time(),
-            ttl=0.0,
-            message_type=MessageType.QUERY,
-        )
-        return make_message(metadata=metadata, error=Error(ErrorCode.NODE_UNAVAILABLE, _WAS_AWAY))
 
     def _portion(self) -> int:
         """For how many replies to ask at once."""

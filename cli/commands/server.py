@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 import time
@@ -17,10 +16,10 @@ from cli.deployment.address import CONTROL_PORT, FLEET_PORT, Address, parse_addr
 from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
 from common.config import SettingsError
+from server.flower.log_lines import is_answered_poll, turned_away
 
 _WARN_DAYS = 30
 _KEYS_EVERY = 2.0  # seconds between two looks at the folder of public keys
-_ACTIVATION = re.compile(r"ActivateNode.*public key: b'(?P<key>-----BEGIN PUBLIC KEY-----.*-----END PUBLIC KEY-----)")
 _SILENCE = 60.0  # seconds until a SuperLink that does not answer is spoken of
 
 
@@ -107,11 +106,11 @@ class _Porter:
 
     def hear(self, line: str) -> bool:
         """Return whether a line of its log is worth showing."""
-        if turned_away := _ACTIVATION.search(line):
-            say(self._explain(turned_away["key"].replace("\\n", "\n"), known="No SuperNode found" not in line))
+        if caller := turned_away(line):
+            say(self._explain(caller.pem, known=caller.known))
             return False
         # One line for every poll of every program would bury all others.
-        return not ('"POST /v1/' in line and " 200" in line)
+        return not is_answered_poll(line)
 
     def _explain(self, pem: str, *, known: bool) -> str:
         key = authority.load_public_pem(pem)

@@ -17,11 +17,11 @@ from cli.deployment.address import FLEET_PORT, Address, greet, parse_address, re
 from cli.deployment.site_start import as_node_config, check_credentials, require_data
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
+from client.flower.log_lines import is_admission, is_refusal
 from common.config import FlatValue, SettingsError, parse_override
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds between two calls to a server that does not answer
 _REFUSAL_PATIENCE = 90.0  # seconds; longer than Flower counts a killed SuperNode as online
-_ACTIVATION_FAILED = "[code: 2004]"  # Flower's FLEET_NODE_ACTIVATION_FAILED
 
 
 def register(jobs: Subparsers) -> None:
@@ -159,9 +159,9 @@ class _Refusal:
     _now: bool = False
 
     def hear(self, line: str) -> bool:
-        if "SuperNode ID:" in line:
+        if is_admission(line):
             self._since = 0.0
-        self._now = self._now or _ACTIVATION_FAILED in line
+        self._now = self._now or is_refusal(line)
         return True
 
     def verdict(self) -> str:

@@ -1,4 +1,4 @@
-"""Makes the keys of sites known to a running SuperLink, or shuts them out. Only this file uses Flower's Control API.
+"""Makes the keys of sites known to a running SuperLink, or shuts them out.
 
 `flwr supernode register` does the same for one key, but each call starts Flower anew, and it cannot tell a key that is
 known already from one that was removed on purpose.
@@ -10,17 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-import httpx
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.constant import NodeStatus
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
 from cli.deployment.address import Address, greet
 from cli.deployment.authority import read_public_key
 from common.config import SettingsError
+from server.flower.control import Control, SuperLinkAway, SuperLinkRefuses, connected, key_bytes
 
 Answer = TypeVar("Answer")
 
@@ -40,17 +33,17 @@ def register_sites(control: Address, ca: Path | None, keys: Mapping[str, Path]) 
     keys
         Site name → file with its public key.
     """
-    public = {name: public_key_to_bytes(read_public_key(path)) for name, path in keys.items()}
+    public = {name: key_bytes(read_public_key(path)) for name, path in keys.items()}
 
-    def register(client: ControlHttpClient) -> list[str]:
-        known = _nodes(client)
+    def register(superlink: Control) -> list[str]:
+        known = superlink.sites()
         new: list[str] = []
         for name in (name for name, key in public.items() if key not in known):
             try:
-                client.RegisterNode(RegisterNodeRequest(public_key=public[name], name=name))
-            except httpx.HTTPStatusError:
+                superlink.register(public[name], name)
+            except SuperLinkRefuses:
                 # `coterie provision` and `coterie server` may both see a new kit first.
-                if public[name] not in _nodes(client):
+                if public[name] not in superlink.sites():
                     raise
             else:
                 new.append(name)
@@ -61,36 +54,25 @@ def register_sites(control: Address, ca: Path | None, keys: Mapping[str, Path]) 
 
 def unregister_site(control: Address, ca: Path | None, key: Path) -> bool | None:
     """Shut out the site with this public key for good; return whether it was in. None if no SuperLink answers."""
-    public = public_key_to_bytes(read_public_key(key))
+    public = key_bytes(read_public_key(key))
 
-    def unregister(client: ControlHttpClient) -> bool:
-        node = _nodes(client).get(public)
-        if node is None or node.status == NodeStatus.UNREGISTERED:
+    def unregister(superlink: Control) -> bool:
+        site = superlink.sites().get(public)
+        if site is None or site.is_out:
             return False
-        client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+        superlink.unregister(site)
         return True
 
     return _talk(control, ca, unregister)
 
 
-def _talk(control: Address, ca: Path | None, errand: Callable[[ControlHttpClient], Answer]) -> Answer | None:
+def _talk(control: Address, ca: Path | None, errand: Callable[[Control], Answer]) -> Answer | None:
     if greet(control, ca):
         return None
-    client = ControlHttpClient.from_server_address(
-        str(control),
-        insecure=ca is None,
-        root_certificates=ca.read_bytes() if ca else None,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-    )
     try:
-        return errand(client)
-    except httpx.TransportError:
+        with connected(str(control), ca) as superlink:
+            return errand(superlink)
+    except SuperLinkAway:
         return None
-    except httpx.HTTPStatusError as error:
+    except SuperLinkRefuses as error:
         raise SettingsError(f"the SuperLink at {control} refuses: {error}") from None
-    finally:
-        client.close()
-
-
-def _nodes(client: ControlHttpClient) -> dict[bytes, NodeInfo]:
-    return {node.public_key: node for node in client.ListNodes(ListNodesRequest()).nodes_info}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import tempfile
 import time
@@ -18,10 +17,10 @@ from common.classes import agreed_classes
 from common.config import Config, SettingsError, flat_values, parse
 from server.event_log import read_events
 from server.events import RunEnded
+from server.flower.log_lines import started_run
 from server.run_directory import CHECKPOINTS, run_name
 
 _PROJECT = Path(__file__).parents[2]
-_STARTED = re.compile(r"Successfully started run (\d+)")
 _CALL_EVERY = 2.0  # seconds between two calls to a server that is away
 
 
@@ -114,8 +113,7 @@ class _Follower:
             assert process.stdout is not None
             for line in process.stdout:
                 print(line, end="", flush=True)
-                if started := _STARTED.search(line):
-                    self._run_id = started[1]
+                self._run_id = started_run(line) or self._run_id
             return process.wait()
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from uuid import uuid4
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
+from server.flower.messages import Run, app_raised, empty_run, set_message_id, speak_as
 from server.grid import RunInterrupted
 
 _RUN, _SERVER, _FIRST_NODE = 1, 1, 100
@@ -31,8 +29,7 @@ class OneProcessGrid(Grid):
     """
 
     def __init__(self, app: ClientApp, sites: int, stop: threading.Event) -> None:
-        # Flower's Message asks who is speaking; in its own engine the process is told.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN, _SERVER, _RUN
+        speak_as(run=_RUN, node=_SERVER, task=_RUN)
         self._app = app
         self._stop = stop
         self._contexts = {
@@ -53,7 +50,7 @@ class OneProcessGrid(Grid):
     @property
     def run(self) -> Run:
         """The one run."""
-        return Run.create_empty(run_id=_RUN)
+        return empty_run(_RUN)
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
@@ -69,9 +66,8 @@ class OneProcessGrid(Grid):
         """Keep messages until their replies are asked for."""
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = str(uuid4())
-            self._waiting[message.metadata.message_id] = message
-            ids.append(message.metadata.message_id)
+            ids.append(set_message_id(message))
+            self._waiting[ids[-1]] = message
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -88,6 +84,6 @@ class OneProcessGrid(Grid):
         try:
             reply = self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception as error:
-            reply = Message(Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message)
-        reply.metadata.__dict__["_message_id"] = str(uuid4())
+            reply = app_raised(message, f"{type(error).__name__}: {error}")
+        set_message_id(reply)
         return reply

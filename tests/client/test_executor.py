@@ -1,11 +1,11 @@
-"""The warm executor: what it relies on in Flower, how it treats its children, and a whole run through it."""
+"""The warm executor: what it loads, how it treats its children, and a whole run through it."""
 
 from __future__ import annotations
 
 import ast
 import datetime
+import hashlib
 import importlib.util
-import inspect
 import ipaddress
 import json
 import os
@@ -21,78 +21,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import flwr
 import pytest
 import uvicorn
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse
 from flwr.supercore.constant import TaskType
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeState, NodeStateFactory
-from flwr.supernode.runtime import run_clientapp as flower
 
-from client import executor
+from client.executor.__main__ import is_loopback, main
+from client.executor.capacity import capacity, free_gpu_memory
+from client.executor.child import _INPUT, Child
+from client.executor.serving import _give_slots
+from client.flower import bundle
+from client.flower.runtime import Task
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 PATIENCE = 90.0
-LOOK_AT = "Flower changed under client/executor.py. Compare flwr/supernode/runtime/run_clientapp.py, "
-LOOK_AT += (
-    "flwr/supercore/superexec/run_superexec.py and flwr/supernode/start_client_internal.py with it; then this test."
-)
-
-
-# What the executor relies on in Flower
-
-
-def test_flower_is_the_version_whose_internals_were_read() -> None:
-    assert flwr.__version__ == "1.39.0", LOOK_AT
-
-
-@pytest.mark.parametrize(
-    ("function", "parameters"),
-    [
-        (
-            flower.run_clientapp,
-            "runtime_api_address token insecure certificates parent_pid runtime_dependency_install",
-        ),
-        (flower.pull_task_input, "client"),
-        (flower.push_message, "client message context"),
-        (flower.push_task_output, "client context sub_status details"),
-        (flower.install_from_fab, "fab_file install_dir skip_prompt"),
-        (RuntimeHttpClient.__init__, "self base_url interceptors verify timeout retry_invoker"),
-        (RuntimeHttpClient.AcquireTask, "self request"),
-        (RuntimeTokenHttpInterceptor.__init__, "self token"),
-        (SuperExecAuthHttpInterceptor.__init__, "self master_secret protected_methods"),
-    ],
-    ids=lambda value: getattr(value, "__qualname__", ""),
-)
-def test_flower_takes_the_same_arguments(function: Callable[..., object], parameters: str) -> None:
-    assert " ".join(inspect.signature(function).parameters) == parameters, LOOK_AT
-
-
-def test_flower_has_the_same_parts() -> None:
-    # The executor replaces these in the child; it would do nothing if Flower called others.
-    assert {"pull_task_input", "install_from_fab"} <= set(flower.run_clientapp.__code__.co_names), LOOK_AT
-    assert "pull_and_inflate_object_from_tree" in flower.pull_task_input.__code__.co_names, LOOK_AT
-    assert {"initial_backoff", "backoff_cap", "max_tries_per_object"} <= set(
-        inspect.signature(pull_and_inflate_object_from_tree).parameters
-    ), LOOK_AT
-    assert {"message", "context", "run", "fab"} <= set(flower.run_clientapp.__code__.co_varnames) | set(
-        flower.run_clientapp.__code__.co_cellvars
-    ), LOOK_AT
-    assert {field.name for field in AcquireTaskRequest.DESCRIPTOR.fields} >= {"supported_task_types"}, LOOK_AT
-    assert {field.name for field in AcquireTaskResponse.DESCRIPTOR.fields} == {"task", "token"}, LOOK_AT
-    assert (TaskType.CLIENT_APP, ErrorCode.CLIENT_APP_CRASHED) == ("flwr-clientapp", 8), LOOK_AT
-    assert HEARTBEAT_DEFAULT_INTERVAL == 30, f"A claimed task must start within this time. {LOOK_AT}"
 
 
 # What is loaded before the fork
@@ -124,7 +73,7 @@ def is_module(name: str) -> bool:
 def test_all_libraries_are_loaded_before_the_fork_without_a_thread_or_a_gpu(tmp_path: Path) -> None:
     script = """
 import json, os, sys
-from client import executor
+from client.executor import __main__ as executor
 import torch
 asked = []
 torch._C._cuda_getDeviceCount = lambda *_: asked.append("count") or 0
@@ -138,7 +87,7 @@ print(json.dumps([sorted(sys.modules), len(os.listdir("/proc/self/task")), asked
     )  # fmt: skip
     modules, threads, asked = json.loads(done.stdout)
     missing = third_party_imports() - set(modules)
-    assert not missing, f"add to PRELOADED in client/executor.py: {missing}"
+    assert not missing, f"add to PRELOADED in client/executor/preload.py: {missing}"
     assert "client.app" not in modules
     assert (threads, asked) == (1, [])
 
@@ -148,7 +97,7 @@ print(json.dumps([sorted(sys.modules), len(os.listdir("/proc/self/task")), asked
     [(1, 8, None, 1), (20, 2, None, 2), (3, 8, None, 3), (8, 8, 5000, 2), (8, 8, 100, 1), (2, 8, 80_000, 2)],
 )
 def test_capacity(supernodes: int, cores: int, free_gpu_mb: int | None, slots: int) -> None:
-    assert executor.capacity(supernodes, cores, free_gpu_mb, 2048) == slots
+    assert capacity(supernodes, cores, free_gpu_mb, 2048) == slots
 
 
 def test_gpu_memory_is_asked_of_the_gpu_that_tasks_will_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +106,12 @@ def test_gpu_memory_is_asked_of_the_gpu_that_tasks_will_use(tmp_path: Path, monk
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    assert executor.free_gpu_memory() == 4321
+    assert free_gpu_memory() == 4321
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert executor.free_gpu_memory() is None
+    assert free_gpu_memory() is None
     tool.write_text("#!/bin/sh\necho no devices found\nexit 6\n")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert executor.free_gpu_memory() is None
+    assert free_gpu_memory() is None
 
 
 @pytest.mark.parametrize(
@@ -170,19 +119,19 @@ def test_gpu_memory_is_asked_of_the_gpu_that_tasks_will_use(tmp_path: Path, monk
     [("127.0.0.1:9094", True), ("[::1]:9094", True), ("localhost:1", True), ("10.0.0.2:1", False), ("node:1", False)],
 )
 def test_loopback(address: str, local: bool) -> None:
-    assert executor.is_loopback(address) is local
+    assert is_loopback(address) is local
 
 
 @pytest.mark.parametrize("security", [[], ["--insecure", "--root-certificates", "ca.crt"]])
 def test_no_tls_must_be_asked_for_by_name(security: list[str]) -> None:
     with pytest.raises(SystemExit):
-        executor.main(["--supernode", "127.0.0.1:9094", *security])
+        main(["--supernode", "127.0.0.1:9094", *security])
 
 
 @pytest.mark.parametrize("wrong", [["--supernode", "9094"], ["--supernode", "host:"], ["--tasks", "0"]])
 def test_mistakes_are_refused(wrong: list[str]) -> None:
     with pytest.raises(SystemExit):
-        executor.main(["--supernode", "127.0.0.1:9094", "--insecure", *wrong])
+        main(["--supernode", "127.0.0.1:9094", "--insecure", *wrong])
 
 
 def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -202,25 +151,25 @@ def test_a_bundle_is_installed_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
     calls: list[Path] = []
 
     def unpack(fab: bytes, folder: Path, skip_prompt: bool) -> Path:
-        app = folder / "apps" / f"us.app.1.{executor.hashlib.sha256(fab).hexdigest()[:8]}"
+        app = folder / "apps" / f"us.app.1.{hashlib.sha256(fab).hexdigest()[:8]}"
         app.mkdir(parents=True)
         calls.append(app)
         if len(calls) == 1:
             raise KeyboardInterrupt  # killed in the middle
         (app / "code.py").touch()
         if len(calls) == 2:
-            executor.install_whole(fab)  # another task is faster
+            bundle.install_whole(fab)  # another task is faster
         return app
 
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    monkeypatch.setattr(executor, "install_from_fab", unpack)
+    monkeypatch.setattr(bundle, "install_from_fab", unpack)
     with pytest.raises(KeyboardInterrupt):
-        executor.install_whole(b"bundle")
+        bundle.install_whole(b"bundle")
     assert list(tmp_path.rglob("us.app*")) == []
-    installed = executor.install_whole(b"bundle")
+    installed = bundle.install_whole(b"bundle")
     assert installed.parent == tmp_path / "apps"
     assert list(installed.iterdir()) == [installed / "code.py"]
-    assert executor.install_whole(b"bundle") == installed
+    assert bundle.install_whole(b"bundle") == installed
     assert len(calls) == 3
     assert list(tmp_path.iterdir()) == [tmp_path / "apps"]
 
@@ -231,7 +180,9 @@ TASK = """
 import logging, os, signal, sys, time
 from pathlib import Path
 from flwr.proto.message_pb2 import Message as MessageProto, Metadata
-from client import executor
+from client.executor import serving, supernode
+from client.executor.__main__ import log_to_stderr
+from client.flower.runtime import Link
 
 def work(task, link, turn):
     assert "client" not in sys.modules
@@ -241,7 +192,7 @@ def work(task, link, turn):
     note.rename(folder / str(os.getpid()))
     behaviour = (folder / "behaviour").read_text()
     if behaviour in ("wait", "finish"):
-        turn.wait(MessageProto(metadata=Metadata(run_id=1)))
+        turn.wait(MessageProto(metadata=Metadata(run_id=1)).SerializeToString())
         (folder / "at-work" / str(os.getpid())).touch()
     while behaviour.endswith("wait") and not (folder / "go").exists():
         time.sleep(0.05)
@@ -252,13 +203,13 @@ def work(task, link, turn):
     if behaviour == "raise":
         raise RuntimeError("not caught by Flower")
 
-executor._log_to_stderr()
-executor._LOST = executor._GRACE = 3.0
-executor._LOOK = 1.0
-executor._AHEAD = int((Path(sys.argv[1]) / "ahead").read_text())
+log_to_stderr()
+supernode._LOST = serving._GRACE = 3.0
+supernode._LOOK = 1.0
+serving._AHEAD = int((Path(sys.argv[1]) / "ahead").read_text())
 certificates = Path(sys.argv[2]).read_bytes() if sys.argv[2] else None
-link = executor.Link(certificates, sys.argv[3].encode() or None)
-executor.serve([executor.SuperNode(address, link) for address in sys.argv[5:]], int(sys.argv[4]), work)
+link = Link(certificates, sys.argv[3].encode() or None)
+serving.serve([supernode.SuperNode(address, link) for address in sys.argv[5:]], int(sys.argv[4]), work)
 """
 
 
@@ -487,9 +438,9 @@ def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
     wait_until(lambda: first in warm.tasks.values())
     orphan = children(warm.process.pid)
     second = api.add_task()
-    time.sleep(executor._INPUT / 2)
+    time.sleep(_INPUT / 2)
     assert second not in warm.tasks.values(), "it may just be slow to come"
-    wait_until(lambda: second in warm.tasks.values(), executor._INPUT + 20)
+    wait_until(lambda: second in warm.tasks.values(), _INPUT + 20)
     wait_until(lambda: not any(map(is_alive, orphan)))
     assert "its message never came" in warm.log
     # Left to itself the SuperNode would miss its heartbeat, and answer in its name when nobody asks any more.
@@ -497,29 +448,29 @@ def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
     # One that has its message is left alone however long it works.
     warm.behave("wait")
     third = api.add_task()
-    wait_until(lambda: third in warm.tasks.values(), executor._INPUT + 20)
+    wait_until(lambda: third in warm.tasks.values(), _INPUT + 20)
     fourth = api.add_task()
-    time.sleep(executor._INPUT + 3)
+    time.sleep(_INPUT + 3)
     assert fourth not in warm.tasks.values()
     (warm.folder / "go").touch()
     wait_until(lambda: fourth in warm.tasks.values())
 
 
-def dead_child(told: bytes) -> executor.Child:
+def dead_child(told: bytes) -> Child:
     """What the executor holds of a child that wrote `told` and died, before it is reaped."""
     header, header_writing = os.pipe()
     go_reading, go = os.pipe()
     os.write(header_writing, told)
     os.close(header_writing)
     os.close(go_reading)
-    return executor.Child(executor.Task("127.0.0.1:1", 1, "token"), header, go)
+    return Child(Task("127.0.0.1:1", 1, "token"), header, go)
 
 
 def test_a_child_that_died_without_its_message_is_given_no_slot() -> None:
     """Its pipe is hung up, which is not a message; writing to the other one would end the executor."""
     child = dead_child(b"")
     assert not child.has_message()
-    executor._give_slots({1: child}, 1)
+    _give_slots({1: child}, 1)
     assert not child.has_slot
     child.close()
 
@@ -527,7 +478,7 @@ def test_a_child_that_died_without_its_message_is_given_no_slot() -> None:
 def test_a_child_that_died_while_it_waited_for_its_turn_takes_no_other_along() -> None:
     dead, killed = dead_child(b"message"), dead_child(b"message")
     killed.killed_because = "its SuperNode is gone"
-    executor._give_slots({1: killed, 2: dead}, 2)
+    _give_slots({1: killed, 2: dead}, 2)
     assert (killed.has_slot, dead.has_slot) == (False, True), "reaping it frees the slot"
     dead.close()
     killed.close()

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore import sql_mixin
-from flwr.supercore.constant import SQLITE_PRAGMAS
-from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
-from flwr.superlink.federation import NoOpFederationManager
 
-from cli.deployment import authority, superlink, supervisor
+from cli.deployment import authority, supervisor
 from cli.deployment.address import CONTROL_PORT, parse_address
 from cli.deployment.registration import register_sites
 from cli.deployment.start_file import ServerFile, read_start_file
@@ -176,22 +168,3 @@ def test_everything_ends_on_sigterm(federation: Federation) -> None:
         assert started.process.wait(PATIENCE) == 0, started.text[-2000:]
     left = {pid: name for started in running for pid, name in started.family.items() if alive(pid)}
     assert not left
-
-
-def test_the_superlink_waits_for_its_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower gives a transaction up after five seconds, and with it the message of a site."""
-    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", SQLITE_PRAGMAS)
-    monkeypatch.setattr(sql_mixin, "create_engine", sql_mixin.__dict__["create_engine"])
-    superlink.be_patient()
-    state = SqlLinkState(str(tmp_path / "state.db"), NoOpFederationManager(), InMemoryObjectStore())
-    state.initialize()
-    # More at once than Flower has connections.
-    with ThreadPoolExecutor(20) as pool, sqlite3.connect(tmp_path / "state.db") as other:
-        other.execute("BEGIN IMMEDIATE")
-        nodes = [pool.submit(state.create_node, "owner", "owner", bytes([key]), 30.0) for key in range(20)]
-        time.sleep(6)
-        assert not any(node.done() for node in nodes)
-        assert state._engine is not None
-        assert state._engine.pool.checkedout() == 20
-        other.rollback()
-        assert len({node.result() for node in nodes}) == 20

@@ -8,14 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.app.message import make_message
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
-from flwr.superlink.federation import NoOpFederationManager
 
 from common import wire
+from server.flower.messages import NodeInfo, node_unavailable, set_message_id
 from server.grid import RunInterrupted, StreamingGrid
 from tests.support.loopback import SUPERLINK, LoopbackGrid
 
@@ -35,7 +32,7 @@ class ScriptedGrid(LoopbackGrid):
         ids = []
         for message in messages:
             message_id = f"m{len(self._messages)}"
-            message.metadata.__dict__["_message_id"] = message_id
+            set_message_id(message, message_id)
             self._messages[message_id] = message
             self._due[message_id] = self._delay
             ids.append(message_id)
@@ -54,11 +51,7 @@ class ScriptedGrid(LoopbackGrid):
 
 
 def error_from_superlink(reply_to: str) -> Message:
-    metadata = Metadata(
-        run_id=1, message_id="", src_node_id=SUPERLINK, dst_node_id=SUPERLINK, reply_to_message_id=reply_to,
-        group_id="", created_at=time.time(), ttl=1.0, message_type="train",
-    )  # fmt: skip
-    return make_message(metadata=metadata, error=Error(code=5, reason="node unavailable"))
+    return node_unavailable(reply_to, SUPERLINK, "node unavailable")
 
 
 def messages(nodes: Iterable[int]) -> Iterator[Message]:
@@ -237,21 +230,3 @@ def test_small_replies_are_asked_for_together_and_large_ones_apart() -> None:
         grid = StreamingGrid(inner, deadline=60)
         assert len(list(grid.send_and_receive(messages(range(100, 140))))) == 40
         assert inner.portions == portions
-
-
-def test_flower_tells_when_a_node_came_back_and_not_when_it_beats() -> None:
-    """What `StreamingGrid` relies on, with the SuperLink's own state."""
-    state = SqlLinkState(":memory:", NoOpFederationManager(), InMemoryObjectStore())
-    state.initialize()
-    node = state.create_node("owner", "owner", b"key", 30.0)
-    seen = []
-    for happens in (
-        lambda: state.activate_node(node, 30.0),
-        lambda: state.acknowledge_node_heartbeat(node, 30.0),
-        lambda: state.deactivate_node(node) and state.activate_node(node, 30.0),
-    ):
-        assert happens()
-        (info,) = state.get_node_info(node_ids=[node])
-        seen.append(info.last_activated_at)
-        time.sleep(0.01)
-    assert seen[0] == seen[1] != seen[2]

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from uuid import uuid4
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from client.app import app as client_app
+from server.flower.messages import Run, app_raised, empty_run, set_message_id, speak_as
 
 SUPERLINK = 1
 
@@ -25,7 +23,7 @@ Fault = Callable[[int, Message, Message], Message | None]
 
 def set_task_identity() -> None:
     """Flower's Message refuses to be built outside an app process without this."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SUPERLINK, 1
+    speak_as(run=1, node=SUPERLINK, task=1)
 
 
 class LoopbackGrid(Grid):
@@ -63,7 +61,7 @@ class LoopbackGrid(Grid):
 
     @property
     def run(self) -> Run:
-        return Run.create_empty(run_id=1)
+        return empty_run(1)
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
@@ -76,12 +74,11 @@ class LoopbackGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = str(uuid4())
+            ids.append(set_message_id(message))
             self.pushed.append(message)
             reply = self._answer(message)
             if reply is not None:
-                self._replies[message.metadata.message_id] = reply
-            ids.append(message.metadata.message_id)
+                self._replies[ids[-1]] = reply
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -110,7 +107,7 @@ class LoopbackGrid(Grid):
         try:
             reply = client_app(message, context)
         except Exception as error:
-            reply = Message(Error(code=2, reason=str(error)), reply_to=message)
-        reply.metadata.__dict__["_message_id"] = str(uuid4())
+            reply = app_raised(message, str(error))
+        set_message_id(reply)
         self.replies.append(reply)
         return reply if self._fault is None else self._fault(index, message, reply)

@@ -1,0 +1,79 @@
+"""What Flower's `flwr-clientapp` does in a process of its own, done in this one; and app bundles installed whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.cli.install import install_from_fab
+from flwr.common.constant import APP_DIR, FAB_HASH_TRUNCATION
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.utils import get_flwr_home
+from flwr.supernode.runtime import run_clientapp as flower
+
+from client.flower.runtime import Link, Task, header_of
+
+_FIRST_RETRY, _LONGEST_RETRY = 0.1, 1.0  # seconds until a part of a message is asked for again; Flower waits up to 10
+
+
+def run_bundle(task: Task, link: Link, wait: Callable[[bytes], None]) -> None:
+    """Run a task from the bundle that its run was submitted with; ends with SystemExit.
+
+    Once its message is there, `wait` is called with the message's header, and returns when the task may compute.
+    """
+    pull = flower.pull_task_input
+
+    def pull_and_wait(client: RuntimeHttpClient) -> Any:
+        pulled = pull(client)
+        wait(header_of(pulled[0]))
+        return pulled
+
+    patient = partial(
+        pull_and_inflate_object_from_tree,
+        initial_backoff=_FIRST_RETRY,
+        backoff_cap=_LONGEST_RETRY,
+        max_tries_per_object=None,
+    )
+    flower.__dict__.update(
+        pull_task_input=pull_and_wait,
+        pull_and_inflate_object_from_tree=patient,
+        install_from_fab=install_whole,
+    )
+    flower.run_clientapp(
+        runtime_api_address=task.address,
+        token=task.token,
+        insecure=link.certificates is None,
+        certificates=link.certificates,
+    )
+
+
+def install_whole(fab: bytes, skip_prompt: bool = True) -> Path:
+    """Unpack an app bundle under FLWR_HOME, all of it or nothing.
+
+    Flower copies file by file and takes a folder that exists for complete: tasks that start together would import
+    half a bundle, and a task killed meanwhile would leave one for ever.
+    """
+    home = get_flwr_home()
+    apps = home / APP_DIR
+    apps.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(fab).hexdigest()[:FAB_HASH_TRUNCATION]
+    if (installed := next(apps.glob(f"*.{digest}"), None)) is not None:
+        return installed
+    with tempfile.TemporaryDirectory(dir=home) as staging:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+            unpacked = install_from_fab(fab, Path(staging), skip_prompt)
+        target = apps / unpacked.name
+        try:
+            unpacked.rename(target)
+        except OSError:
+            # Another task was faster; anything else is an error.
+            if not target.is_dir():
+                raise
+    return target

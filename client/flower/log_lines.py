@@ -1,0 +1,16 @@
+"""Lines that Flower's SuperNode writes, and what they mean. Imports nothing of Flower."""
+
+from __future__ import annotations
+
+ADMITTED = "SuperNode ID:"
+ACTIVATION_FAILED = "[code: 2004]"  # Flower's FLEET_NODE_ACTIVATION_FAILED
+
+
+def is_admission(line: str) -> bool:
+    """Whether the SuperNode says that the server let it in."""
+    return ADMITTED in line
+
+
+def is_refusal(line: str) -> bool:
+    """Whether the SuperNode says that the server does not let it in: its key is unknown, or counts as online."""
+    return ACTIVATION_FAILED in line

@@ -1,0 +1,86 @@
+"""The SuperLink's Control API: which sites it knows, and taking them in or shutting them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
+from flwr.supercore.constant import NodeStatus
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+
+class SuperLinkAway(Exception):
+    """No SuperLink answers."""
+
+
+class SuperLinkRefuses(Exception):
+    """The SuperLink answered, but not as asked."""
+
+
+@dataclass(frozen=True)
+class KnownSite:
+    """A site whose key the SuperLink has; `is_out` once it was unregistered, which is for good."""
+
+    node: int
+    is_out: bool
+
+
+class Control:
+    """A connection to a running SuperLink; every call may raise `SuperLinkAway` or `SuperLinkRefuses`."""
+
+    def __init__(self, client: ControlHttpClient) -> None:
+        self._client = client
+
+    def sites(self) -> dict[bytes, KnownSite]:
+        """Return the sites that the SuperLink has or had, by `key_bytes`."""
+        with _translated():
+            nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
+        return {node.public_key: KnownSite(node.node_id, node.status == NodeStatus.UNREGISTERED) for node in nodes}
+
+    def register(self, key: bytes, name: str) -> None:
+        """Take in a site."""
+        with _translated():
+            self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+
+    def unregister(self, site: KnownSite) -> None:
+        """Shut out a site for good."""
+        with _translated():
+            self._client.UnregisterNode(UnregisterNodeRequest(node_id=site.node))
+
+
+@contextmanager
+def connected(address: str, ca: Path | None) -> Iterator[Control]:
+    """Speak to the Control API at host:port; `ca` certifies it, None is without TLS."""
+    client = ControlHttpClient.from_server_address(
+        address,
+        insecure=ca is None,
+        root_certificates=ca.read_bytes() if ca else None,
+        # Named as Flower's own, because a SuperLink checks the versions of the components it knows.
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+    )
+    try:
+        yield Control(client)
+    finally:
+        client.close()
+
+
+def key_bytes(key: EllipticCurvePublicKey) -> bytes:
+    """Return a public key as the SuperLink keeps it."""
+    return public_key_to_bytes(key)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except httpx.TransportError as error:
+        raise SuperLinkAway(str(error)) from error
+    except httpx.HTTPStatusError as error:
+        raise SuperLinkRefuses(str(error)) from error

@@ -1,0 +1,256 @@
+"""What a site relies on in Flower: one assumption a test, and each says what changed and who relies on it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flwr
+import grpc
+import httpx
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.client.grpc_rere_client import connection
+from flwr.common import config as flower_config
+from flwr.common.constant import (
+    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION,
+    HEARTBEAT_DEFAULT_INTERVAL,
+    ErrorCode,
+    SubStatus,
+)
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse
+from flwr.proto.task_pb2 import Task as TaskProto
+from flwr.supercore import logger, telemetry
+from flwr.supercore.auth import load_superexec_auth_secret
+from flwr.supercore.constant import FLWR_DISABLE_UPDATE_CHECK, TaskType
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.error import grpc as grpc_errors
+from flwr.supercore.exit import exit as flower_exit
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.servicer.runtime.runtime_handlers import acquire_task
+from flwr.supercore.utils import get_flwr_home
+from flwr.supernode import start_client_internal
+from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+from flwr.supernode.nodestate import NodeStateFactory
+from flwr.supernode.runtime import run_clientapp as flower
+
+from client.flower import bundle, log_lines, runtime
+from tests.support.contract import changed, fields, names_used, parameters, strings
+from tests.support.loopback import set_task_identity
+
+BUNDLE = "client/flower/bundle.py"
+RUNTIME = "client/flower/runtime.py"
+
+
+def test_flower_is_the_version_whose_internals_were_read() -> None:
+    assert flwr.__version__ == "1.39.0", changed("it was version 1.39.0", "client/flower/ and server/flower/")
+
+
+# The Runtime API
+
+
+@pytest.mark.parametrize(
+    ("function", "expected", "ours"),
+    [
+        (flower.run_clientapp, "runtime_api_address token insecure certificates", BUNDLE),
+        (flower.pull_task_input, "client", BUNDLE),
+        (flower.install_from_fab, "fab_file install_dir skip_prompt", BUNDLE),
+        (pull_and_inflate_object_from_tree, "initial_backoff backoff_cap max_tries_per_object", BUNDLE),
+        (flower.push_message, "client message context", RUNTIME),
+        (flower.push_task_output, "client context sub_status details", RUNTIME),
+        (RuntimeHttpClient.__init__, "base_url interceptors verify timeout", RUNTIME),
+        (RuntimeHttpClient.AcquireTask, "request", RUNTIME),
+        (RuntimeTokenHttpInterceptor.__init__, "token", RUNTIME),
+        (RuntimeVersionHttpInterceptor.__init__, "component_name", RUNTIME),
+        (SuperExecAuthHttpInterceptor.__init__, "master_secret protected_methods", RUNTIME),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_a_function_takes_the_arguments_it_is_given(function: Callable[..., Any], expected: str, ours: str) -> None:
+    assert set(expected.split()) <= set(parameters(function)), changed(f"{function.__qualname__} took {expected}", ours)
+
+
+@pytest.mark.parametrize("function", [flower.push_message, flower.push_task_output, flower.run_clientapp])
+def test_a_function_needs_no_more_than_it_is_given(function: Callable[..., Any]) -> None:
+    given = {"client", "message", "context", "sub_status", "details"}
+    given |= {"runtime_api_address", "token", "insecure", "certificates"}
+    needed = {name for name, one in inspect.signature(function).parameters.items() if one.default is one.empty}
+    assert needed <= given, changed(f"{function.__name__} did not need {needed - given}", f"{BUNDLE} or {RUNTIME}")
+
+
+def test_a_question_for_a_task_names_the_types_it_can_run() -> None:
+    assert "supported_task_types" in fields(AcquireTaskRequest), changed(
+        "AcquireTaskRequest had supported_task_types", RUNTIME
+    )
+
+
+def test_the_answer_is_a_task_with_a_number_and_a_token() -> None:
+    assert fields(AcquireTaskResponse) == {"task", "token"}, changed("AcquireTaskResponse was task and token", RUNTIME)
+    assert "task_id" in fields(TaskProto), changed("a task had a task_id", RUNTIME)
+
+
+def test_a_task_of_a_site_is_of_the_type_of_client_apps() -> None:
+    assert TaskType.CLIENT_APP == "flwr-clientapp", changed("a site's tasks had the type flwr-clientapp", RUNTIME)
+
+
+def test_one_who_can_run_nothing_is_answered_but_given_no_task() -> None:
+    state = NodeStateFactory(ObjectStoreFactory()).state()
+    task = state.create_task(TaskType.CLIENT_APP, run_id=1, fab_hash="x")
+    told = changed("a question without task types claimed nothing", f"{RUNTIME}, TaskQueue.acquire(claim=False),")
+    assert not acquire_task(AcquireTaskRequest(), state).HasField("task"), told
+    claimed = acquire_task(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]), state)
+    assert (claimed.task.task_id, bool(claimed.token)) == (task, True), changed("one with them claimed a task", RUNTIME)
+
+
+def test_the_question_is_signed_under_the_name_that_the_supernode_checks() -> None:
+    assert runtime._ACQUIRE in set(strings(RuntimeHttpClient.AcquireTask)), changed(
+        f"the method was called {runtime._ACQUIRE}", RUNTIME
+    )
+
+
+@pytest.mark.parametrize(
+    ("raised", "ours"),
+    [(httpx.ConnectError("nobody"), runtime.NobodyThere), (httpx.ReadTimeout("slow"), runtime.NoAnswer)],
+    ids=["nobody there", "slow"],
+)
+def test_a_supernode_that_does_not_answer_shows_as_an_error_of_httpx(
+    raised: httpx.HTTPError, ours: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        raise raised
+
+    monkeypatch.setattr(httpx.Client, "send", fail)
+    with pytest.raises(runtime.NoAnswer) as caught:
+        runtime.TaskQueue("127.0.0.1:1", runtime.Link(None)).acquire(claim=True)
+    assert caught.type is ours, changed("RuntimeHttpClient asked through httpx.Client.send", RUNTIME)
+
+
+def test_somebody_elses_answer_shows_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(self: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        return httpx.Response(200, content=b"<html>", request=request)
+
+    monkeypatch.setattr(httpx.Client, "send", other)
+    with pytest.raises(runtime.NoAnswer):
+        runtime.TaskQueue("127.0.0.1:1", runtime.Link(None)).acquire(claim=True)
+
+
+def test_a_secret_is_the_bytes_of_its_file_and_may_be_none(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b" between us\n")
+    told = changed("a secret was the exact bytes of its file, and no file was no secret", RUNTIME)
+    assert load_superexec_auth_secret(str(tmp_path / "secret")) == b" between us\n", told
+    assert load_superexec_auth_secret(None) is None, told
+    with pytest.raises(ValueError, match="secret"):
+        load_superexec_auth_secret(str(tmp_path / "absent"))
+
+
+def test_a_header_is_enough_to_answer_a_message() -> None:
+    set_task_identity()
+    message = Message(RecordDict(), 100, "train")
+    message.metadata.__dict__["_message_id"] = "m"
+    header = runtime.header_of(message)
+    about = runtime.message_from_proto(runtime.MessageProto.FromString(header)).metadata
+    assert (about.run_id, about.dst_node_id, about.message_id) == (1, 100, "m"), changed(
+        "a message without its content kept run, node and id", RUNTIME
+    )
+
+
+def test_a_crash_is_told_as_flower_would_tell_it() -> None:
+    assert ErrorCode.CLIENT_APP_CRASHED == 8, changed("a crash had the error code 8", f"{RUNTIME}, docs/deployment.md,")
+    assert SubStatus.FAILED == "failed", changed("a task that failed had the sub-status failed", RUNTIME)
+
+
+def test_a_claimed_task_has_half_a_minute_to_start() -> None:
+    assert HEARTBEAT_DEFAULT_INTERVAL == 30, changed(
+        "a claimed task was handed out again after 30 s", "client/executor/serving.py"
+    )
+    assert runtime._REPLY < HEARTBEAT_DEFAULT_INTERVAL
+
+
+# Running a task from its bundle
+
+
+def test_flower_calls_the_parts_that_are_replaced_by_their_names() -> None:
+    missing = {"pull_task_input", "install_from_fab"} - names_used(flower.run_clientapp)
+    assert not missing, changed(f"run_clientapp called {missing}", BUNDLE)
+    assert "pull_and_inflate_object_from_tree" in names_used(flower.pull_task_input), changed(
+        "pull_task_input called pull_and_inflate_object_from_tree", BUNDLE
+    )
+
+
+def test_what_is_pulled_begins_with_the_message() -> None:
+    returned = inspect.signature(flower.pull_task_input).return_annotation
+    assert returned.__args__[0] is Message, changed("pull_task_input returned the message first", BUNDLE)
+
+
+def test_flower_looks_for_a_bundle_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    assert get_flwr_home() == tmp_path, changed("FLWR_HOME named Flower's folder", BUNDLE)
+    digest = "0123456789abcdef"
+    installed = tmp_path / bundle.APP_DIR / f"us.app.1.{digest[: bundle.FAB_HASH_TRUNCATION]}"
+    assert flower_config.get_project_dir("us/app", "1", digest) == installed, changed(
+        "a bundle lay in apps/ under a name that ends with its hash", BUNDLE
+    )
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (800, 1)], ids=["done", "an error it reported"])
+def test_flower_ends_a_process_with_0_or_1(code: int, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The thread would end the tests after some seconds.
+    monkeypatch.setattr(flower_exit.threading.Thread, "start", lambda thread: None)
+    monkeypatch.setattr(flower_exit, "trigger_exit_handlers", lambda **options: None)
+    with pytest.raises(SystemExit) as leaving:
+        flower_exit.flwr_exit(code, emit_telemetry=False)
+    assert leaving.value.code == status, changed(
+        "flwr_exit ended a process with 0, or with 1 after an error", "client/executor/child.py, cause_of,"
+    )
+
+
+# What its programs are told, and what they say
+
+
+def test_the_supernode_takes_the_options_it_is_given() -> None:
+    given = "--superlink --host --port --node-config --health-server-address --insecure --root-certificates "
+    given += "--auth-supernode-private-key --isolation --superexec-auth-secret-file"
+    missing = set(given.split()) - set(_parse_args_run_supernode()._option_string_actions)
+    assert not missing, changed(f"flower-supernode had {missing}", "cli/commands/site.py")
+
+
+def test_flower_obeys_the_environment() -> None:
+    told = changed("it read these variables", "cli/deployment/supervisor.py, with client/executor/__init__.py,")
+    assert "FLWR_TELEMETRY_ENABLED" in set(strings(telemetry)), told
+    assert FLWR_DISABLE_UPDATE_CHECK == "FLWR_DISABLE_UPDATE_CHECK", told
+    assert FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION == "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", told
+
+
+def test_flower_logs_under_its_name() -> None:
+    assert logger.LOGGER_NAME == "flwr", changed(
+        "its logger was flwr", "client/executor/__main__.py, with cli/simulation/engine.py and server/app.py,"
+    )
+
+
+def test_a_supernode_that_got_in_says_so() -> None:
+    said = strings(start_client_internal)
+    assert any(map(log_lines.is_admission, said)), changed(
+        f"a SuperNode that got in wrote {log_lines.ADMITTED!r}", "client/flower/log_lines.py"
+    )
+
+
+def test_a_supernode_that_is_turned_away_says_so() -> None:
+    class Refused(grpc.RpcError):
+        def details(self) -> str:
+            error = FlowerError(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED, "to the server alone")
+            return grpc_errors._flower_error_to_grpc_json(error, "no")
+
+    said = connection._format_connection_error(Refused())
+    assert any(map(log_lines.is_refusal, said.splitlines())), changed(
+        f"a SuperNode that was turned away wrote {log_lines.ACTIVATION_FAILED!r}, not {said!r}",
+        "client/flower/log_lines.py",
+    )
