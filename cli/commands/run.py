@@ -18,8 +18,6 @@ from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import flower_environment, program, say
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
-from server.event_log import read_events
-from server.events import RunEnded
 from server.run_directory import CHECKPOINTS
 
 _PROJECT = Path(__file__).parents[2]
@@ -128,6 +126,10 @@ def prepare(options: argparse.Namespace, layout: Layout) -> Config:
 
 def _outcome(out: Path) -> int:
     """Return 0 if the run directory says that the run finished; on another machine than the server's, nobody knows."""
+    # Imported late: the types of events come with libraries that nobody should wait for at the start.
+    from server.event_log import read_events
+    from server.events import RunEnded
+
     try:
         ends = read_events(out).of(RunEnded)
     except OSError:
