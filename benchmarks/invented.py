@@ -11,7 +11,7 @@ import numpy as np
 from common.config import Config, parse
 from common.metrics import Metrics, site_spread
 from common.signature import Signature
-from common.wire import SiteCard
+from common.site_card import SiteCard
 from server.clustering import overlap_distance
 from server.events import (
     Event,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from common.config import Config
 from common.metrics import Metrics
+from common.site_card import SiteCard
 from common.state import State
-from common.wire import SiteCard
 from server.migration import Evidence
 
 Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve", "keep"]

@@ -11,6 +11,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from common import wire
+from common.extras import InvalidExtras
 from server.aggregation import RejectedUpdate
 from server.events import Audience, ReplyAccepted, SiteLeftOut, Stage, StageStarted
 from server.grid import StreamingGrid
@@ -37,6 +38,9 @@ class Answer(Protocol):
     def seconds(self) -> float:
         """What it cost the site."""
 
+
+# Errors that say what is wrong with an answer.
+UNUSABLE = (wire.WireError, InvalidExtras, RejectedUpdate)
 
 M = TypeVar("M", bound=Addressee)
 A = TypeVar("A", bound=Answer)
@@ -76,7 +80,7 @@ class Exchange(Generic[M, A]):
     question
         Makes the message for a member, just before it is sent.
     read
-        Turns what a member answered into a value and takes it in; `WireError` or `RejectedUpdate`: it cannot be used.
+        Turns what a member answered into a value and takes it in; one of `UNUSABLE` is raised for what cannot be used.
     timeout
         Seconds after which a member that has not answered is silent; `limits` says which settings those are.
     fail
@@ -143,7 +147,7 @@ class Exchange(Generic[M, A]):
             return None
         try:
             answer = self._read(member, reply.content)
-        except (wire.WireError, RejectedUpdate) as error:
+        except UNUSABLE as error:
             self._fail(member, Failure(str(error), is_wrong=True))
             return None
         stage, sent = self._sent[member.node_id]

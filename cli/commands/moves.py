@@ -6,15 +6,17 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from cli.arguments import Subparsers
 from common.config import SettingsError
-from server.event_log import Logged, read_events
-from server.ledger import Ruling, evidence_entry, rulings
+
+if TYPE_CHECKING:
+    from server.event_log import Logged
+    from server.ledger import Ruling
 
 _PLACES = ("round", "site", "from", "to")
 _FIGURES = ("cos own", "other", "norm", "peers", "usual", "d from", "d to")
@@ -40,6 +42,9 @@ def register(jobs: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the ledger."""
+    # Imported late: the types of events come with libraries that other commands do without.
+    from server.ledger import rulings
+
     entries = [(entry, ruling) for entry in _log(options.directory) for ruling in rulings([entry.event])]
     if options.json:
         for entry, ruling in entries:
@@ -66,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _log(directory: Path) -> tuple[Logged, ...]:
+    from server.event_log import read_events
+
     try:
         log = read_events(directory)
     except OSError as error:
@@ -77,6 +84,8 @@ def _log(directory: Path) -> tuple[Logged, ...]:
 
 def _json(entry: Logged, ruling: Ruling) -> dict[str, Any]:
     """A move or an acquittal for other programs; the names tell a move by examination from one for a reason."""
+    from server.ledger import evidence_entry
+
     kind = "SiteCleared" if ruling.stays else "SitesRegrouped" if ruling.evidence.reason else "SiteMoved"
     where = (
         {"group": ruling.origin}

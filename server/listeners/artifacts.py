@@ -17,8 +17,8 @@ from common.classes import agreed_classes
 from common.config import Config
 from common.kept_model import describe, save_model
 from common.metrics import Metrics
+from common.site_card import SiteCard
 from common.state import State
-from common.wire import SiteCard
 from server import run_directory
 from server.event_log import read_events
 from server.events import (

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from common import wire
 from common.config import Config
-from common.extras import Extras
+from common.extras import Extras, InvalidExtras
 from common.methods.ifca import CHOICE, LOSSES, OTHERS
 from common.state import State
 from server.methods.method import Method
@@ -61,7 +60,7 @@ class LeastLoss(TrainingRule):
         """The site says which one it chose."""
         choice = int(extras[CHOICE]["group"])
         if choice not in self._groups:
-            raise wire.WireError(f"it trained the model of group {choice}, which it was not offered")
+            raise InvalidExtras(f"it trained the model of group {choice}, which it was not offered")
         return choice
 
     def observe(self, contribution: Contribution) -> None:

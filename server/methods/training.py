@@ -115,7 +115,7 @@ class TrainingRule(Mover):
     offers_all: ClassVar[bool] = False
 
     def trained(self, group: int, extras: Extras) -> int:
-        """The group whose model a member of `group` trained; raise `WireError` for one that it was not offered."""
+        """The group whose model a member of `group` trained; raise `InvalidExtras` for one that it was not offered."""
         return group
 
     def accumulator(self, model: State, capacity: int) -> Accumulator:
@@ -127,7 +127,7 @@ class TrainingRule(Mover):
         return model
 
     def term(self, contribution: Contribution) -> State:
-        """What enters the mean; raise `WireError` if what the site sent beside its model makes no sense."""
+        """What enters the mean; raise `InvalidExtras` if what the site sent beside its model makes no sense."""
         return contribution.after
 
     def close(self, group: int, before: State, mean: State, samples: int) -> State:

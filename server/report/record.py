@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
 from common.metrics import Metrics
-from common.wire import SiteCard
+from common.site_card import SiteCard
 from server import run_directory
 from server.clustering.distances import checked_distance
 from server.event_log import EventLog, Logged, read_events

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from common.config import Config, parse
 from common.metrics import Metrics
-from common.wire import SiteCard
+from common.site_card import SiteCard
 from server.event_log import EventLog, InvalidEvent, decode, encode, read_events
 from server.events import (
     Audience,

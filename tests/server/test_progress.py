@@ -12,7 +12,7 @@ from rich.console import Console
 
 from common.config import Config
 from common.metrics import Metrics
-from common.wire import SiteCard
+from common.site_card import SiteCard
 from server.events import (
     Event,
     GroupKept,

@@ -135,7 +135,7 @@ def test_a_suspect_whose_answers_are_useless_is_named_and_in_the_end_judged_by_i
     assert [(event.site, event.round_number) for event in failures] == [("000", 8), ("000", 9), ("000", 10)]
     assert all("finite" in event.reason for event in failures)
     last = record.of(SitesMoved)[-1]
-    assert (last.site, last.round_number, last.evidence.distances) == ("000", 10, {})
+    assert (last.sites, last.round_number, last.evidence.distances) == (("000",), 10, {})
     assert signature_queries(grid) == [0, 1, 0, 0]
 
 
