@@ -69,7 +69,7 @@ def read_answer(request: Request) -> Answer:
     """Read the answer that a message carries."""
     extras = wire.unpack_extras(request.content, dc_cfl.AGREEMENT.down, Network({}, len(request.site.classes)))
     try:
-        return dc_cfl.read_answer(wire.unpack_model(request.content), extras)
+        return Answer.read(wire.unpack_model(request.content), extras)
     except InvalidExtras as error:
         raise wire.WireError(str(error)) from None
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from common.extras import InvalidExtras
+from common.methods.dc_cfl import ANSWER, DIGEST_BYTES
 from common.site_card import Fingerprint, SiteCard
-from common.state import State
-
-DIGEST_BYTES = 32
+from common.state import Extras, State
 
 # A gigabyte of float32: ten million rows of 25 columns.
 _MOST_VALUES = 2**28
@@ -121,3 +121,17 @@ class Answer:
     mapping: NDArray[np.float64]
     ticket: NDArray[np.uint8]
     model: State
+
+    def beside_model(self) -> Extras:
+        """What travels with the model."""
+        return {ANSWER: {"mapping": self.mapping, "ticket": self.ticket}}
+
+    @classmethod
+    def read(cls, model: State, extras: Extras) -> Answer:
+        """Put an answer together at the site; whether it fits the site's private map is found out there."""
+        arrays = extras[ANSWER]
+        if not arrays["mapping"].size:
+            raise InvalidExtras("the mapping of the answer is empty")
+        if not all(np.isfinite(array).all() for array in model.values()):
+            raise InvalidExtras("the model of the answer is not finite: its training diverged, perhaps by train.lr")
+        return cls(arrays["mapping"], arrays["ticket"], model)

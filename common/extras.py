@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from common.tensor_names import is_head, is_parameter
 
-from common.state import State, is_head, is_parameter
+if TYPE_CHECKING:
+    # Every command reads the settings of methods, and with them these declarations: none waits for NumPy.
+    from numpy.typing import NDArray
 
-Extras = dict[str, State]
+    from common.state import State
 
 # A declared name that ends so stands for records that are numbered: `group.*` for `group.0`, `group.1`, …
 NUMBERED = ".*"
@@ -96,6 +97,8 @@ def _family(name: str) -> str:
 
 
 def _check_record(record: str, arrays: State, expected: Mapping[str, Expected]) -> None:
+    import numpy as np
+
     if missing := [name for name in expected if name not in arrays]:
         raise InvalidExtras(f"{record} lacks {', '.join(missing)}")
     if unknown := [name for name in arrays if name not in expected]:

@@ -8,21 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.tensor_names import is_head, is_parameter
+
 State = dict[str, NDArray[Any]]
 
-# How the names of batch norm's buffers end.
-_BUFFERS = (".running_mean", ".running_var", ".num_batches_tracked")
-_HEAD = "head."
-
-
-def is_parameter(name: str) -> bool:
-    """Whether a tensor is trained; batch norm's statistics and counters are measured."""
-    return not name.endswith(_BUFFERS)
-
-
-def is_head(name: str) -> bool:
-    """Whether a tensor belongs to the classification head."""
-    return name.startswith(_HEAD)
+# What travels beside a model: sets of named arrays, by name.
+Extras = dict[str, State]
 
 
 def flat_head(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:

@@ -17,7 +17,6 @@ from common import wire
 from common.classes import agreed_classes
 from common.collaboration import Answer, Collaboration
 from common.config import Config
-from common.methods.dc_cfl import beside_model
 from server.collaboration.solve import THRESHOLDS, Solution, solve
 from server.events import Audience, GroupsFormed, SiteLeftOut, Solved, Solving, StageStarted
 from server.grid import StreamingGrid
@@ -90,7 +89,7 @@ class OneRoundStrategy(ClusteredStrategy):
 
 def answer_message(task: wire.Task, answer: Answer) -> RecordDict:
     """Write the answer to a collaboration."""
-    return wire.pack_task(task, wire.pack_arrays(answer.model), wire.pack_extras(beside_model(answer)))
+    return wire.pack_task(task, wire.pack_arrays(answer.model), wire.pack_extras(answer.beside_model()))
 
 
 def find_groups(sites: Sequence[Described], config: Config, method: Method, audience: Audience) -> Solution:

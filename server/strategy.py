@@ -19,10 +19,9 @@ from flwr.serverapp.strategy import Strategy
 from common import wire
 from common.classes import agreed_classes
 from common.config import Config, SettingsError
-from common.extras import Extras
 from common.methods import agreement_on
 from common.randomness import generator
-from common.state import State
+from common.state import Extras, State
 from server import checkpoint
 from server.enrolment import Enrolment
 from server.events import (

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from client.methods.method import SiteMethod, Trained, Visit
 from client.training import TEST_BATCH, TrainingDiverged, evaluate
-from common.extras import Extras
 from common.methods.ifca import CHOICE, LOSSES, OTHERS
-from common.state import State
+from common.state import Extras, State
 
 
 class LeastLoss(SiteMethod):

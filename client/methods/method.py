@@ -12,12 +12,11 @@ from client.data import SiteData
 from client.training import Objective, TrainingResult, plain, train
 from common import wire
 from common.config import SiteSettings
-from common.extras import Extras
 from common.methods import Agreement
 from common.models import InvalidState, get_state, set_state
 from common.networks import build_for
 from common.randomness import derive_seed
-from common.state import State
+from common.state import Extras, State
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
-from common.collaboration import DIGEST_BYTES, Answer
-from common.extras import Expected, Extras, InvalidExtras, exactly
+from common.extras import Expected, exactly
 from common.methods.agreement import Agreement
 from common.section import Section
-from common.state import State
 
 
 class Settings(Section):
@@ -36,28 +33,14 @@ class Settings(Section):
     )
 
 
-_ANSWER = "answer"
+ANSWER = "answer"
+DIGEST_BYTES = 32
 
 AGREEMENT = Agreement(
     "dc-cfl",
     Settings,
     section="collaboration",
     down={
-        _ANSWER: exactly(mapping=Expected("float64", (None, None)), ticket=Expected("uint8", (DIGEST_BYTES,))),
+        ANSWER: exactly(mapping=Expected("float64", (None, None)), ticket=Expected("uint8", (DIGEST_BYTES,))),
     },
 )
-
-
-def beside_model(answer: Answer) -> Extras:
-    """What travels with the model of an answer."""
-    return {_ANSWER: {"mapping": answer.mapping, "ticket": answer.ticket}}
-
-
-def read_answer(model: State, extras: Extras) -> Answer:
-    """Put an answer together at the site; whether it fits the site's private map is found out there."""
-    arrays = extras[_ANSWER]
-    if not arrays["mapping"].size:
-        raise InvalidExtras("the mapping of the answer is empty")
-    if not all(np.isfinite(array).all() for array in model.values()):
-        raise InvalidExtras("the model of the answer is not finite: its training diverged, perhaps by train.lr")
-    return Answer(arrays["mapping"], arrays["ticket"], model)

@@ -8,10 +8,10 @@ from typing import get_args
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from common.extras import Extras, Network, Rule
+from common.extras import Network, Rule
 from common.kept_model import Kept
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
-from common.state import State
+from common.state import Extras, State
 from common.wire.records import (
     MAX_REASON,
     VERSION,

@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from pydantic import ValidationError
 
 from common.config import SiteSettings
-from common.extras import Extras, InvalidExtras, Network, Rule, check_extras
-from common.state import State
+from common.extras import InvalidExtras, Network, Rule, check_extras
+from common.state import Extras, State
 from common.wire.records import VERSION, WireError, arrays_of, count, counts, pack_arrays, scalars_of, text
 
 _MODEL = "model"

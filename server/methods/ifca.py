@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from common.config import Config
-from common.extras import Extras, InvalidExtras
+from common.extras import InvalidExtras
 from common.methods.ifca import CHOICE, LOSSES, OTHERS
-from common.state import State
+from common.state import Extras, State
 from server.methods.method import Method
 from server.methods.partition import OneGroup
 from server.methods.training import Contribution, Federation, Move, Opening, TrainingRule

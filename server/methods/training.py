@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from common.config import Config
-from common.extras import Extras
-from common.state import State
+from common.state import Extras, State
 from server.aggregation import Accumulator, GroupAverage
 from server.migration import Evidence
 
