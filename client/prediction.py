@@ -39,7 +39,7 @@ class Prediction:
 def open_model(path: Path) -> tuple[nn.Module, ModelCard]:
     """Build the network of a model file with its weights, or raise `SettingsError`."""
     state, card = load_model(path)
-    if card.input == "integrated":
+    if card.input == "integrated" or not card.whole:
         raise SettingsError(f"{path} cannot be used by itself: {card.note}")
     try:
         model = _network(state, card)

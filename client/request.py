@@ -59,7 +59,9 @@ class Request:
         `declared` is what must come beside the model; None: what the method declares for training may come.
         """
         network = network_of(self.settings)
-        known = Network.of(get_state(network), len(self.site.classes))
+        state = get_state(network)
+        travelling = {name: state[name] for name in self.method.agreement.travels(list(state))}
+        known = Network.of(travelling, len(self.site.classes))
         expected = self.method.agreement.down if declared is None else declared
         extras = wire.unpack_extras(self.content, expected, known, complete=declared is not None)
         remembered = self.memory.recall(self.task.accepted) if self.method.agreement.remembers else None

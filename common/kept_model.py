@@ -30,6 +30,7 @@ INTEGRATED = (
     "it reads columns that a site's rows become only by that site's private map and mapping: use the model that the "
     "site keeps, or that `coterie collab apply --out` writes there"
 )
+PARTIAL = "the rest of the network is each site's own and never left it: use the model that a site keeps"
 PRIVATE = (
     "the site's private map is part of the first layer: whoever has this file has the map, so it stays at the site"
 )
@@ -64,6 +65,7 @@ class ModelCard(Section):
     encoder: EncoderSettings | None = Field(None, description="input = embedding: what turns images into numbers")
     projection: int = Field(0, ge=0, le=65_536, description="input = embedding: numbers that an image becomes")
     preprocessing: str = Field("", description="how an image or a row becomes an input, in words")
+    whole: bool = Field(True, description="false: some of its tensors are the sites' own and not in this file")
     method: str = Field("", description="how the sites were grouped")
     group: int = Field(ge=0, description="group of sites that trained it")
     kept: Kept = Field("group", description="group: the group's model; finetuned: trained further; local: alone")

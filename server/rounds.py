@@ -13,7 +13,7 @@ from common.config import Config
 from common.extras import Network
 from common.methods import agreement_on
 from common.state import State
-from server.aggregation import Accumulator
+from server.aggregation import Accumulator, Screen
 from server.events import Audience, GroupKept, MemoryLost, SiteLeftOut
 from server.groups import Groups
 from server.methods import get_method
@@ -119,6 +119,7 @@ class Round:
         self._rule, self._movers = rule, movers
         self._groups, self._roster, self._screening = groups, roster, screening
         self._averages: dict[int, Accumulator] = {}
+        self._screens: dict[int, Screen] = {}
         self._contributors: dict[int, list[str]] = {}
         self._finished: dict[int, State] = {}
         self._kept: list[GroupKept] = []
@@ -180,6 +181,10 @@ class Round:
         )
         if group not in self._averages:
             self._averages[group] = self._rule.accumulator(before, self._capacity(group))
+            self._screens[group] = Screen(before)
+        if not self._rule.is_plain:
+            # The accumulator screens what it is given, which is then no longer what the site sent.
+            self._screens[group].check(update.state, update.samples)
         self._averages[group].add(self._rule.term(contribution), update.samples)
         for mover in self._movers:
             mover.observe(contribution)

@@ -116,10 +116,12 @@ class SiteMethod:
         """Answer a question that the method declares."""
         raise NotImplementedError(f"{self.agreement.rule} declares the question {question!r} and does not answer it")
 
-    def trained(self, visit: Visit, result: TrainingResult) -> Trained:
+    def trained(self, visit: Visit, result: TrainingResult, extras: Extras | None = None) -> Trained:
         """Divide the network, as it is now, into what travels and what is remembered."""
         state = get_state(visit.network)
         travels = set(self.agreement.travels(list(state)))
         own = {name: array for name, array in state.items() if name not in travels}
         shared = {name: array for name, array in state.items() if name in travels}
-        return Trained(shared, result.samples, result.loss, memory=own if self.agreement.remembers else None)
+        return Trained(
+            shared, result.samples, result.loss, extras or {}, own if self.agreement.shared is not None else None
+        )

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from server.aggregation.accumulator import Accumulator, RejectedUpdate
 from server.aggregation.mean import GroupAverage
+from server.aggregation.screening import Screen
 
-__all__ = ["Accumulator", "GroupAverage", "RejectedUpdate"]
+__all__ = ["Accumulator", "GroupAverage", "RejectedUpdate", "Screen"]

@@ -1,4 +1,4 @@
-"""Screening of updates and their weighted mean, one reply at a time.
+"""The weighted mean of updates, one reply at a time.
 
 Floating-point sums depend on the order of their terms, and replies arrive in any order. So the mean is kept in fixed
 point: every term is rounded once, by itself, to an integer, and sums of integers are exact in any order.
@@ -8,36 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from server.aggregation.accumulator import RejectedUpdate
+from server.aggregation.screening import Limits, Screen
 
-# A weight may grow to 2**HEADROOM_BITS times the largest one (or 1, if that is more) of its tensor in one round.
-HEADROOM_BITS = 16
 # The sums stay below 2**SUM_BITS, one bit short of what an int64 holds.
 SUM_BITS = 62
 # Elements handled at once: the temporaries stay in the processor's cache and small beside a model.
 CHUNK = 1 << 15
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """What a tensor of an update must look like; floats lie strictly within 2**exponent."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    exponent: int | None
-
-
 class GroupAverage:
     """The mean of one group's updates weighted by their samples, sum(n_i w_i) / sum(n_i), the same bits in any order.
 
     It holds one int64 sum per weight, from the first update on. A term is off by at most half a unit in the
-    last place, 2**-s with s = 62 - bits(capacity) - R and R the exponent of the tensor's limit (see `_screen`).
+    last place, 2**-s with s = 62 - bits(capacity) - R and R the exponent of the tensor's limit (see `Screen`).
 
     Parameters
     ----------
@@ -50,7 +39,7 @@ class GroupAverage:
     def __init__(self, reference: Mapping[str, NDArray[Any]], capacity: int) -> None:
         if capacity < 1:
             raise ValueError(f"capacity = {capacity} must be at least 1")
-        self._limits = _limits(reference)
+        self._screen = Screen(reference)
         self._capacity = capacity
         self._sums: dict[str, NDArray[Any]] | None = None
         self._count = 0
@@ -76,14 +65,14 @@ class GroupAverage:
         """Add one update made from `samples` samples; one that fails the screening raises and changes nothing."""
         if self._closed:
             raise RuntimeError("this average is closed")
-        _screen(self._limits, state, samples)
+        self._screen.check(state, samples)
         if self._samples + samples > self._capacity:
             raise RejectedUpdate(
                 f"{samples} samples on top of {self._samples} are more than the {self._capacity} expected of the group"
             )
         if self._sums is None:
-            self._sums = {name: _zero_sum(limits) for name, limits in self._limits.items()}
-        for name, limits in self._limits.items():
+            self._sums = {name: _zero_sum(limits) for name, limits in self._screen.limits.items()}
+        for name, limits in self._screen.limits.items():
             if limits.exponent is None:
                 self._sums[name] += state[name].astype(object) * samples
             else:
@@ -97,7 +86,7 @@ class GroupAverage:
             raise RuntimeError("there are no updates to average" if not self._closed else "this average is closed")
         sums, self._sums, self._closed = self._sums, None, True
         mean: dict[str, NDArray[Any]] = {}
-        for name, limits in self._limits.items():
+        for name, limits in self._screen.limits.items():
             # Popped, so that sums and means never exist in full at the same time.
             total = sums.pop(name)
             if limits.exponent is None:
@@ -111,48 +100,7 @@ class GroupAverage:
         return SUM_BITS - self._capacity.bit_length() - exponent
 
 
-def _limits(reference: Mapping[str, NDArray[Any]]) -> dict[str, _Limits]:
-    return {name: _Limits(array.shape, array.dtype, _exponent(name, array)) for name, array in reference.items()}
-
-
-def _exponent(name: str, array: NDArray[Any]) -> int | None:
-    if np.issubdtype(array.dtype, np.integer):
-        return None
-    if not np.issubdtype(array.dtype, np.floating):
-        raise ValueError(f"{name} is {array.dtype}: only floats and integers can be averaged")
-    largest = _largest_magnitude(array)
-    if not math.isfinite(largest):
-        raise ValueError(f"{name} of the reference holds values that are not finite")
-    return HEADROOM_BITS + (math.ceil(math.log2(largest)) if largest > 1 else 0)
-
-
-def _largest_magnitude(array: NDArray[Any]) -> float:
-    """NaN if any element is NaN; makes no temporary copy."""
-    return float(np.maximum(array.max(), -array.min())) if array.size else 0.0
-
-
-def _screen(expected: Mapping[str, _Limits], state: Mapping[str, NDArray[Any]], samples: int) -> None:
-    # A bool is an int to Python, but as a count it is a mistake.
-    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
-        raise RejectedUpdate(f"the number of samples is {samples!r}, not a whole number of 1 or more")
-    if missing := [name for name in expected if name not in state]:
-        raise RejectedUpdate(f"the update lacks {', '.join(missing)}")
-    if len(state) != len(expected):
-        raise RejectedUpdate(f"the model has no {', '.join(name for name in state if name not in expected)}")
-    for name, limits in expected.items():
-        array = state[name]
-        if array.dtype != limits.dtype or array.shape != limits.shape:
-            raise RejectedUpdate(f"{name} is {array.dtype}{array.shape}, not {limits.dtype}{limits.shape}")
-        if limits.exponent is None:
-            continue
-        largest = _largest_magnitude(array)
-        if not math.isfinite(largest):
-            raise RejectedUpdate(f"{name} holds values that are not finite")
-        if largest >= math.ldexp(1, limits.exponent):
-            raise RejectedUpdate(f"{name} blew up: it holds {largest:.3g}, the limit is 2**{limits.exponent}")
-
-
-def _zero_sum(limits: _Limits) -> NDArray[Any]:
+def _zero_sum(limits: Limits) -> NDArray[Any]:
     # Integers are counters, few in number: Python's integers add them without a bound.
     return np.zeros(limits.shape, dtype=object if limits.exponent is None else np.int64)
 
@@ -176,7 +124,7 @@ def _accumulate(total: NDArray[np.int64], values: NDArray[Any], scale: float) ->
         sums[chunk] += whole
 
 
-def _quotient(total: NDArray[np.int64], divisor: float, limits: _Limits) -> NDArray[Any]:
+def _quotient(total: NDArray[np.int64], divisor: float, limits: Limits) -> NDArray[Any]:
     mean = np.empty(limits.shape, dtype=limits.dtype)
     sums, flat = total.reshape(-1), mean.reshape(-1)
     for chunk in _chunks(sums.size):

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from common.classes import agreed_classes
 from common.config import Config
-from common.kept_model import describe, save_model
+from common.kept_model import PARTIAL, describe, save_model
+from common.methods import agreement_on
 from common.metrics import Metrics
 from common.site_card import SiteCard
 from common.state import State
@@ -92,7 +93,10 @@ class Artifacts:
 
     def _save_models(self) -> None:
         assert self._config is not None
-        classes = agreed_classes(self._config.data)
+        classes, method = agreed_classes(self._config.data), get_method(self._config.method)
+        about: dict[str, object] = {"method": method.name}
+        if agreement_on(method.rule).shared is not None:
+            about |= {"whole": False, "note": PARTIAL}
         for group, state in self._models.items():
             card = describe(
                 self._config,
@@ -100,8 +104,8 @@ class Artifacts:
                 group,
                 self._round,
                 self._tested.get(group),
-                integrated=get_method(self._config.method).one_round,
-            ).model_copy(update={"method": self._config.method})
+                integrated=method.one_round,
+            ).model_copy(update=about)
             save_model(self._directory / run_directory.MODELS / f"group-{group}.safetensors", state, card)
 
     def _write_run(self, outcome: str, reason: str) -> None:

@@ -121,6 +121,11 @@ class TrainingRule(Mover):
         """What takes in the terms of a group whose members were sent `model`, of at most `capacity` samples."""
         return GroupAverage(self.reference(model), capacity)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether updates enter the mean as they are."""
+        return type(self).term is TrainingRule.term
+
     def reference(self, model: State) -> State:
         """Arrays that are what terms are: the same names, types and shapes, and values of the same size."""
         return model
