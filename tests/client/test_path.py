@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from client.fingerprints.path import head_path
-from client.objectives import plain
 from client.training import TrainingDiverged, train
 from common.config import TrainSettings
 from common.head_path import MOST_VALUES, HeadPath, InvalidHeadPath
@@ -27,11 +26,12 @@ def network(seed: int = 0) -> torch.nn.Module:
 
 
 def settings(**changes: object) -> TrainSettings:
-    return TrainSettings(**({"model": "mlp", "lr": 0.1, "batch_size": 8, "warm_up": 4} | changes))  # type: ignore[arg-type]
+    return TrainSettings(**({"model": "mlp", "lr": 0.1, "batch_size": 8} | changes))  # type: ignore[arg-type]
 
 
-def walk(site: str = "a", seed: int = 0, **changes: object) -> np.ndarray:
-    return head_path(network(), *samples(), settings(**changes), seed=seed, site=site, device=CPU).changes
+def walk(site: str = "a", seed: int = 0, warm_up: int = 4, **changes: object) -> np.ndarray:
+    model, chosen = network(), settings(**changes)
+    return head_path(model, *samples(), chosen, epochs=warm_up, seed=seed, site=site, device=CPU).changes
 
 
 def flat_head(model: torch.nn.Module) -> np.ndarray:
@@ -45,7 +45,7 @@ def test_each_row_is_what_one_epoch_changed() -> None:
     for epoch in (1, 2, 3, 4):
         before = flat_head(model).copy()
         seed = derive_seed(5, "warm-up", "a", epoch)
-        train(model, *samples(), settings(), round_number=1, rounds=1, seed=seed, device=CPU, objective=plain)
+        train(model, *samples(), settings(), round_number=1, rounds=1, seed=seed, device=CPU)
         expected.append(flat_head(model) - before)
     changes = walk(seed=5)
     assert changes.shape == (4, 3 * 32 + 3)
@@ -77,9 +77,9 @@ def test_weights_that_blow_up_in_the_very_last_step_are_noticed() -> None:
     model = network()
     # Large features make large gradients of the head; the loss of the only step is still that of the start.
     torch.nn.init.constant_(model.get_parameter("body.3.bias"), 100.0)
-    large_step = settings(lr=3e38, warm_up=1, batch_size=40)
+    large_step = settings(lr=3e38, batch_size=40)
     with pytest.raises(TrainingDiverged, match="not finite after the warm-up"):
-        head_path(model, *samples(), large_step, seed=0, site="a", device=CPU)
+        head_path(model, *samples(), large_step, epochs=1, seed=0, site="a", device=CPU)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from client.identity import Identity
 from client.personal import LEAST, Candidate, Personalisation, set_aside
 from common import wire
 from common.config import Config
-from common.models import State, build
+from common.models import build
+from common.state import State
 from server.app import conduct, initial_state
 from server.events import Event, RoundFinished, SitesPersonalised
 from tests.support.loopback import LoopbackGrid
@@ -118,7 +119,9 @@ def test_a_run_reports_it_apart_from_its_rounds(small_config: MakeConfig, tmp_pa
     # Under strong label skew one model for all is far from any site's own.
     assert told.mean_site_accuracy > record.of(RoundFinished)[-1].mean_site_accuracy + 0.1
     asked = [message for message in grid.pushed if message.metadata.message_type == "query.personalise"]
-    assert {len(wire.unpack_models(message.content)) for message in asked} == {2 if mode == "select" else 1}
+    # Whoever trains alone draws the common start itself, so one model goes down whatever the mode.
+    assert len(asked) == 6
+    assert all(set(message.content.array_records) == {"model"} for message in asked)
     path = run_to_disk(config, tmp_path / "run")
     summary = json.loads((path / "summary.json").read_text())
     assert summary["personalised"]["accuracy"] == told.overall.accuracy
@@ -187,7 +190,7 @@ def test_no_group_model_trains_on_what_is_set_aside(small_config: MakeConfig) ->
 
         def spy(index: int, request: Message, reply: Message) -> Message:
             if request.metadata.message_type == "train":
-                sent.append(wire.unpack_update(reply.content, limit_mb=100).samples)
+                sent.append(int(reply.content["training"]["samples"]))
             return reply
 
         run(small_config(method="fedavg", personalise=personalise, rounds=1), fault=spy)

@@ -9,20 +9,22 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from client.objectives import OBJECTIVES, plain
+from client.methods.fedprox import Prox
 from client.training import (
     TrainingDiverged,
     TrainingResult,
     batches,
     default_device,
     evaluate,
-    learning_rate,
     normalise,
+    plain,
     train,
 )
 from common.config import TrainSettings
 from common.metrics import check, summarise
-from common.models import State, build, get_state
+from common.models import build, get_state
+from common.schedule import learning_rate
+from common.state import State
 
 CPU = torch.device("cpu")
 Samples = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -40,7 +42,7 @@ def run(count: int = 37, *, model: str = "lenet5", seed: int = 5, **changes: obj
     network = build(model, classes=2, image_size=8, seed=0)
     settings = TrainSettings.model_validate({"lr": 0.05, "batch_size": 8, "epochs": 2} | changes)
     images, labels = samples(count)
-    result = train(network, images, labels, settings, round_number=1, rounds=1, seed=seed, device=CPU, objective=plain)
+    result = train(network, images, labels, settings, round_number=1, rounds=1, seed=seed, device=CPU)
     return get_state(network), result
 
 
@@ -68,7 +70,7 @@ def test_batch_norm_keeps_the_statistics_of_this_rounds_batches() -> None:
     for _ in range(2):
         seen.clear()
         settings = TrainSettings(lr=0.05, batch_size=8)
-        train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU, objective=plain)
+        train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU)
         assert len(seen) == 3
         torch.testing.assert_close(first.running_mean, torch.stack(seen).mean(dim=0))
 
@@ -80,7 +82,7 @@ def test_batch_norm_can_keep_torchs_moving_average() -> None:
     seen = []
     first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].mean(dim=(0, 2, 3))))
     settings = TrainSettings(lr=0.05, batch_size=8, batch_norm="running")
-    train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU, objective=plain)
+    train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU)
     torch.testing.assert_close(first.running_mean, 0.1 * seen[0])
 
 
@@ -99,12 +101,16 @@ def test_training_is_torch_sgd_on_the_same_batches() -> None:
             optimizer.step()
             losses.append(loss.item() * len(batch))
     model = build("lenet5", classes=2, image_size=8, seed=0)
-    result = train(model, images, labels, settings, round_number=1, rounds=9, seed=3, device=CPU, objective=plain)
+    result = train(model, images, labels, settings, round_number=1, rounds=9, seed=3, device=CPU)
+    one_epoch = settings.model_copy(update={"epochs": 1})
+    other = build("lenet5", classes=2, image_size=8, seed=0)
+    first = train(other, images, labels, one_epoch, round_number=1, rounds=9, seed=3, device=CPU)
     for name, array in get_state(expected).items():
         np.testing.assert_allclose(get_state(model)[name], array, atol=1e-5)
     assert (result.samples, result.steps) == (20, 6)
-    assert result.first_loss == pytest.approx(sum(losses[:3]) / 20, rel=1e-4)
-    assert result.last_loss == pytest.approx(sum(losses[3:]) / 20, rel=1e-4)
+    assert (first.samples, first.steps) == (20, 3)
+    assert first.loss == pytest.approx(sum(losses[:3]) / 20, rel=1e-4)
+    assert result.loss == pytest.approx(sum(losses[3:]) / 20, rel=1e-4)
 
 
 def test_training_learns() -> None:
@@ -112,9 +118,9 @@ def test_training_learns() -> None:
     images, labels = samples(64)
     before = summarise(evaluate(model, images, labels, classes=2, batch_size=16, device=CPU))
     settings = TrainSettings(lr=0.05, batch_size=8, epochs=4)
-    result = train(model, images, labels, settings, round_number=1, rounds=1, seed=0, device=CPU, objective=plain)
+    result = train(model, images, labels, settings, round_number=1, rounds=1, seed=0, device=CPU)
     after = summarise(evaluate(model, images, labels, classes=2, batch_size=16, device=CPU))
-    assert result.last_loss < result.first_loss
+    assert result.loss < before.loss
     assert after.accuracy == 1.0
     assert after.loss < before.loss
 
@@ -130,7 +136,7 @@ def test_read_only_samples_are_taken_without_a_warning(recwarn: pytest.WarningsR
     images, labels = samples(4)
     images.flags.writeable = labels.flags.writeable = False
     model = build("mlp", classes=2, image_size=8, seed=0)
-    train(model, images, labels, TrainSettings(), round_number=1, rounds=1, seed=0, device=CPU, objective=plain)
+    train(model, images, labels, TrainSettings(), round_number=1, rounds=1, seed=0, device=CPU)
     evaluate(model, images, labels, classes=2, batch_size=4, device=CPU)
     assert not [warning for warning in recwarn if "writable" in str(warning.message)]
 
@@ -189,17 +195,15 @@ def test_evaluation_does_not_depend_on_the_batch_size(count: int) -> None:
     assert same(state, get_state(model)), "an evaluation changed the model"
 
 
-def test_the_registry_makes_objectives_from_the_received_model() -> None:
+def test_the_plain_objective_is_the_mean_cross_entropy() -> None:
     model = nn.Linear(4, 3)
     inputs, labels = torch.ones(2, 4), torch.tensor([0, 2])
-    for make in OBJECTIVES.values():
-        assert make(model, TrainSettings())(model, inputs, labels).shape == ()
     assert torch.equal(plain(model, inputs, labels), functional.cross_entropy(model(inputs), labels))
 
 
 def test_prox_is_sgd_with_a_pull_towards_the_received_model() -> None:
     images, labels = samples(20)
-    settings = TrainSettings(lr=0.05, mu=0.7, batch_size=8, epochs=2)
+    settings = TrainSettings(lr=0.05, batch_size=8, epochs=2)
     expected = build("lenet5", classes=2, image_size=8, seed=0)
     start = [parameter.detach().clone() for parameter in expected.parameters()]
     for epoch in range(2):
@@ -211,7 +215,7 @@ def test_prox_is_sgd_with_a_pull_towards_the_received_model() -> None:
                 for parameter, received in zip(expected.parameters(), start, strict=True):
                     parameter.sub_(0.05 * (parameter.grad + 0.7 * (parameter - received)))
     model = build("lenet5", classes=2, image_size=8, seed=0)
-    prox = OBJECTIVES["prox"](model, settings)
+    prox = Prox(model, mu=0.7)
     train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU, objective=prox)
     for name, array in get_state(expected).items():
         np.testing.assert_allclose(get_state(model)[name], array, atol=1e-5)
@@ -220,9 +224,9 @@ def test_prox_is_sgd_with_a_pull_towards_the_received_model() -> None:
 def test_prox_without_a_pull_is_plain_bit_for_bit() -> None:
     images, labels = samples(20)
     states = []
-    for name in ("plain", "prox"):
-        model, settings = build("lenet5", classes=2, image_size=8, seed=0), TrainSettings(lr=0.05, mu=0)
-        objective = OBJECTIVES[name](model, settings)
+    for make in (lambda model: plain, lambda model: Prox(model, mu=0)):
+        model, settings = build("lenet5", classes=2, image_size=8, seed=0), TrainSettings(lr=0.05)
+        objective = make(model)
         train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU, objective=objective)
         states.append(get_state(model))
     assert same(*states)
@@ -230,3 +234,19 @@ def test_prox_without_a_pull_is_plain_bit_for_bit() -> None:
 
 def test_default_device_is_the_gpu_if_there_is_one() -> None:
     assert default_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_gradients_may_be_corrected_before_each_step() -> None:
+    images, labels = samples(20)
+    settings = TrainSettings(lr=0.05, batch_size=8, epochs=2)
+    model = build("lenet5", classes=2, image_size=8, seed=0)
+    start, seen = get_state(build("lenet5", classes=2, image_size=8, seed=0)), []
+
+    def halt() -> None:
+        seen.append(all(parameter.grad is not None for parameter in model.parameters()))
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    result = train(model, images, labels, settings, round_number=1, rounds=1, seed=3, device=CPU, correct=halt)
+    assert seen == [True] * result.steps == [True] * 6
+    assert same(start, get_state(model))

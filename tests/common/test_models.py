@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from common.models import InvalidState, State, build, flat_head, get_state, set_state
+from common.models import InvalidState, build, get_state, set_state
+from common.state import State, flat_head
 
 NAMES = ("resnet9", "resnet18", "lenet5", "mlp")
 

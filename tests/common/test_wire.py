@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 from common import wire
 from common.config import Config
+from common.extras import Network
 from common.head_path import HeadPath
 from common.metrics import from_scores
 from common.signature import Signature
@@ -52,6 +53,10 @@ def update() -> RecordDict:
     return wire.pack_update(wire.Update({"w": np.ones((2, 3), np.float32), "n": np.array(7)}, 5, 0.25, 1.0))
 
 
+def read_update(content: RecordDict) -> wire.Update:
+    return wire.unpack_update(content, declared={}, network=Network({}, CLASSES), limit_mb=1)
+
+
 def evaluation() -> RecordDict:
     scores = np.full((6, CLASSES), 0.25)
     statistics = from_scores(scores, np.array([0, 1, 2, 3, 0, 1]), np.ones(6))
@@ -66,7 +71,7 @@ def test_introduction_round_trips() -> None:
 
 
 def test_update_round_trips() -> None:
-    received = wire.unpack_update(update(), limit_mb=1)
+    received = read_update(update())
     assert (received.samples, received.loss) == (5, 0.25)
     assert received.state["n"].shape == ()
     np.testing.assert_array_equal(received.state["w"], np.ones((2, 3)))
@@ -137,7 +142,7 @@ def replace_arrays(**arrays: np.ndarray) -> Callable[[RecordDict], None]:
         (replace_arrays(prototypes=np.ones((3, 3), np.float32)), "do not match"),
         (replace_arrays(prototypes=np.ones((2, 0), np.float32)), "no dimensions"),
         (replace_arrays(prototypes=np.ones((2, 70_000), np.float32)), "70000 dimensions"),
-        (replace_arrays(extra=np.ones(1)), "classes, prototypes and shares"),
+        (replace_arrays(extra=np.ones(1)), "has classes, prototypes, shares, not classes, extra, prototypes, shares"),
         (replace_arrays(prototypes=np.ones((2, 200_000), np.float32)), "at most 1 MB"),
     ],
 )
@@ -205,14 +210,14 @@ def test_bad_updates_are_named(key: str, value: float) -> None:
     content = update()
     content.metric_records["training"][key] = value
     with pytest.raises(wire.WireError, match=key):
-        wire.unpack_update(content, limit_mb=1)
+        read_update(content)
 
 
 def test_missing_records_are_named() -> None:
     with pytest.raises(wire.WireError, match="'training'"):
-        wire.unpack_update(RecordDict(), limit_mb=1)
+        read_update(RecordDict())
     with pytest.raises(wire.WireError, match="no model"):
-        wire.unpack_update(RecordDict({"training": update().metric_records["training"]}), limit_mb=1)
+        read_update(RecordDict({"training": update().metric_records["training"]}))
     with pytest.raises(wire.WireError, match="'evaluation'"):
         wire.unpack_evaluation(update(), classes=CLASSES, limit_mb=1)
 
@@ -229,7 +234,7 @@ def test_statistics_must_add_up() -> None:
 
 def test_refusals_carry_the_reason() -> None:
     with pytest.raises(wire.WireError, match="no usable data"):
-        wire.unpack_update(wire.pack_refusal("no usable data"), limit_mb=1)
+        read_update(wire.pack_refusal("no usable data"))
 
 
 def raw(data: bytes) -> ArrayRecord:
@@ -328,12 +333,12 @@ def test_the_size_limit_counts_every_record() -> None:
     content = update()
     content["ballast"] = wire.pack_arrays({"x": np.zeros(1_100_000, np.uint8)})
     with pytest.raises(wire.WireError, match="at most 1 MB"):
-        wire.unpack_update(content, limit_mb=1)
+        read_update(content)
 
 
 def test_foreign_text_cannot_command_a_terminal() -> None:
     with pytest.raises(wire.WireError) as caught:
-        wire.unpack_update(wire.pack_refusal("x\n\x1b[2Jfinished"), limit_mb=1)
+        read_update(wire.pack_refusal("x\n\x1b[2Jfinished"))
     assert str(caught.value).isprintable()
 
 
@@ -341,7 +346,7 @@ def test_losses_are_bounded() -> None:
     content = update()
     content.metric_records["training"]["loss"] = 1e308
     with pytest.raises(wire.WireError, match="loss"):
-        wire.unpack_update(content, limit_mb=1)
+        read_update(content)
 
 
 def test_size_counts_array_bytes() -> None:
