@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint bench clean
+.PHONY: help setup generated demo check test lint bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -25,6 +25,9 @@ check: lint  ## lint and the fast tests, for every day: under three minutes on t
 test: setup  ## all tests
 	$(BIN)/pytest -n auto --dist loadfile --ignore tests/deployment/test_containers.py
 	$(BIN)/pytest -rs tests/deployment/test_containers.py  # alone: 20 containers take 15 GB
+
+generated: setup  ## write the tables of methods and settings, and what Flower's run config declares
+	$(BIN)/python -m docs.generate
 
 lint: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -23,15 +23,15 @@ _ROWS, _COLUMNS, _ANCHORS = 100, 16, 1000
 def as_markdown() -> str:
     """Write the registry as the table of docs/methods.md."""
     lines = [
-        "| name | what it does | a site sends before training | settings of its own | paper |",
-        "|---|---|---|---|---|",
+        "| name | family | what it does | a site sends before training | settings of its own | paper |",
+        "|---|---|---|---|---|---|",
     ]
     for method in METHODS.values():
         fixed = [f"`{key} = {toml_value(value)}` (fixed)" for key, value in method.settings.items() if value != ""]
         used = [f"`{key}`" for key in method.settings_used if key not in method.settings]
         needed = ["`cluster.k`"] if method.needs_k and "cluster.k" not in method.settings_used else []
         settings = ", ".join([*fixed, *used, *needed]) or "–"
-        cells = (f"`{method.name}`", method.summary, _sent(method), settings, method.paper or "–")
+        cells = (f"`{method.name}`", method.family, method.summary, _sent(method), settings, method.paper or "–")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cli.arguments import Subparsers
 
@@ -28,7 +30,9 @@ def run(options: argparse.Namespace) -> int:
     from server.methods import METHODS
 
     table = Table("method", "what it does", "paper", box=None)
-    for method in METHODS.values():
-        table.add_row(method.name, method.summary, method.paper)
+    for family, methods in groupby(METHODS.values(), key=lambda method: method.family):
+        table.add_row(Text(family, style="bold"))
+        for method in methods:
+            table.add_row(f"  {method.name}", method.summary, method.paper)
     Console().print(table, markup=False)
     return 0

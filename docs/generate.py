@@ -1,0 +1,55 @@
+"""Writes the parts of the project that follow from the code: `python -m docs.generate` (`make generated`).
+
+These are the table of methods, the table of settings, and the settings that Flower's run config declares. A test holds
+each against the code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from cli.method_page import as_markdown
+from cli.toml_text import settings_toml
+from common.config import Config, allowed, fields, flat_values
+
+ROOT = Path(__file__).parents[1]
+_TABLE = r"^\| {first} \|.*?\n(?=\n|\Z)"
+
+
+def settings_table() -> str:
+    """Every setting with its default, what it takes and what it means."""
+    values = flat_values(Config())
+    rows = [
+        f"| `{key}` | `{json.dumps(values[key])}` | {allowed(field)} | {field.description} |" for key, field in fields()
+    ]
+    return "\n".join(["| setting | default | allowed | meaning |", "|---|---|---|---|", *rows])
+
+
+def main() -> None:
+    """Rewrite what is generated."""
+    for name, pattern, make in PARTS:
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        new, count = re.subn(pattern, lambda _, make=make: make() + "\n", text, flags=re.M | re.S)
+        if count != 1:
+            raise SystemExit(f"{name} has {count} places for its generated part")
+        if new != text:
+            path.write_text(new, encoding="utf-8")
+            print(f"wrote {name}")
+
+
+PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
+    ("docs/methods.md", _TABLE.format(first="name"), as_markdown),
+    ("docs/settings.md", _TABLE.format(first="setting"), settings_table),
+    (
+        "pyproject.toml",
+        r"(?<=^\[tool\.flwr\.app\.config\]\n).*?\n(?=\n)",
+        lambda: settings_toml(Config()),
+    ),
+)
+
+if __name__ == "__main__":
+    main()
