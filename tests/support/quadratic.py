@@ -1,0 +1,91 @@
+"""The smallest site there is: one parameter, F(w) = ½ (w − t)², full batches. For the vectors of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from client.methods import site_method
+from client.methods.method import Trained, Visit
+from client.training import Objective, TrainingResult, plain
+from common.config import parse
+from common.models import set_state
+from common.state import Extras, State
+
+NAME = "head.weight"
+
+
+class _Point(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Module()
+        self.head.weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class QuadraticVisit(Visit):
+    """A visit whose training is `steps` steps of SGD towards `target`."""
+
+    target: float = 0.0
+    steps: int = 1
+
+    def load(self, state: State) -> nn.Module:
+        set_state(self.network, state)
+        return self.network
+
+    def fit(self, *, objective: Objective = plain, correct: Callable[[], None] | None = None) -> TrainingResult:
+        train = self.settings.train
+        parameters = list(self.network.parameters())
+        optimizer = torch.optim.SGD(parameters, lr=train.lr, momentum=train.momentum)
+        loss = torch.zeros(())
+        for _ in range(self.steps):
+            optimizer.zero_grad()
+            loss = self._loss(objective)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if correct is not None:
+                correct()
+            optimizer.step()
+        return TrainingResult(1, float(loss.detach()), self.steps)
+
+    def _loss(self, objective: Objective) -> Tensor:
+        (weight,) = self.network.parameters()
+        return 0.5 * ((weight - self.target) ** 2).sum()
+
+
+def train_site(
+    rule: str,
+    x: float,
+    target: float,
+    *,
+    steps: int,
+    extras: Extras | None = None,
+    memory: State | None = None,
+    **settings: Any,
+) -> Trained:
+    """One round of a site's half of a method, from x."""
+    values = {key.replace("__", "."): value for key, value in settings.items()}
+    visit = QuadraticVisit(
+        network=_Point(),
+        received=point(x),
+        extras=extras or {},
+        memory=memory or {},
+        site=None,  # type: ignore[arg-type]
+        settings=parse({"train.lr": 0.1, **values}).for_site(),
+        round_number=1,
+        rounds=10,
+        group=0,
+        device=torch.device("cpu"),
+        target=target,
+        steps=steps,
+    )
+    return site_method(rule).train(visit)
+
+
+def point(value: float) -> State:
+    """The state of the one-parameter network."""
+    return {NAME: np.array([value])}
