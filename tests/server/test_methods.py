@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client.objectives import OBJECTIVES
-from common.config import ClusterSettings, SettingsError
+from client.methods import site_method
+from common import wire
+from common.config import ClusterSettings, Config, SettingsError
 from common.head_path import HeadPath
+from common.methods import AGREEMENTS
+from common.site_card import SiteCard
 from server.methods import METHODS, get_method
 from server.methods.partition import Agglomerative, Alone, Modularity, OneGroup
 
@@ -69,18 +72,32 @@ def test_registry_names_match_and_unknown_ones_are_explained() -> None:
 
 
 def test_only_clustered_methods_have_groups_to_move_between() -> None:
-    assert {name for name, method in METHODS.items() if not method.clustered} == {
-        "fedavg", "fedprox", "local", "cfl", "ifca", "dc",
-    }  # fmt: skip
+    before_training = {name for name, method in METHODS.items() if method.family == "clustered before training"}
+    assert {name for name, method in METHODS.items() if method.clustered} == before_training | {"dc-cfl"}
     assert {name for name, method in METHODS.items() if method.migration != "off"} == {"fedcm"}
 
 
 def test_the_distance_of_paths_is_one_minus_their_cosine() -> None:
     paths = [HeadPath(np.array([row], np.float32)) for row in ([3, 4], [6, 8], [-3, -4], [4, -3])]
+    sites = [
+        wire.Introduction(SiteCard(f"{number:03d}", 1, 0, (1,), 0, (), keeps=False), path, 0.0)
+        for number, path in enumerate(paths)
+    ]
     distance = METHODS["fedcm"].distance
     assert distance is not None
-    np.testing.assert_allclose(distance(paths, ClusterSettings())[0], [0, 0, 2, 1], atol=1e-12)
+    np.testing.assert_allclose(distance(sites, Config())[0], [0, 0, 2, 1], atol=1e-12)
 
 
-def test_sites_know_every_objective_that_methods_ask_for() -> None:
-    assert {method.objective for method in METHODS.values()} == set(OBJECTIVES)
+@pytest.mark.parametrize("rule", sorted({method.rule for method in METHODS.values()}))
+def test_sites_know_every_rule_that_methods_ask_for(rule: str) -> None:
+    assert site_method(rule).agreement.rule == rule
+
+
+def test_a_rule_that_sites_do_not_know_is_never_looked_for() -> None:
+    for name in ("of-tomorrow", "method", "../app", "os"):
+        with pytest.raises(wire.WireError, match="knows no rule"):
+            site_method(name)
+
+
+def test_every_agreement_has_a_method() -> None:
+    assert set(AGREEMENTS) <= {method.rule for method in METHODS.values()} | set(METHODS)

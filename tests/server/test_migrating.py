@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message
-from server.relocation import Relocation
 
 from cli.main import main as coterie
 from common import wire
 from common.config import Config, SettingsError
 from server.event_log import read_events
 from server.events import GroupRetired, RoundFinished, RunEnded, SiteCleared, SiteLeftOut, SiteRenewed, SitesMoved
+from server.migrating import Migration
 from server.migration import Evidence, GuardedRule, Verdict
 from tests.support.loopback import LoopbackGrid
-from tests.support.runs import MakeConfig, on, run, run_to_disk
+from tests.support.runs import MakeConfig, altered, on, run, run_to_disk, update_in
 
 DRIFT = 7
 SWAP = f'[{{"kind": "swap", "at": {DRIFT}, "sites": ["000", "001"]}}]'
@@ -114,7 +114,7 @@ def test_a_suspect_that_does_not_answer_stays_and_is_asked_again(drifting: MakeC
     lost_once = iter([True])
     fault = suspect_answers(lambda _, reply: None if next(lost_once, False) else reply, first=1)
     record, grid = run(drifting(round__deadline=1.0), fault=fault)
-    assert record.reasons["confirm", "000"] == "no answer within 1 s"
+    assert record.reasons["confirm", "000"] == "no reply within 1 s (round.deadline)"
     moves = {move.sites[0]: move.round_number for move in record.of(SitesMoved)}
     assert moves["000"] == moves["001"] + 1
     assert signature_queries(grid) == [0, 1, 0]
@@ -162,13 +162,11 @@ def test_a_false_alarm_is_cleared_by_the_signature(drifting: MakeConfig, tmp_pat
         # From round 4 on site 0 sends the opposite of what it learnt, four times as large: an outlier with good data.
         if wire.unpack_task(request.content).round_number < 4:
             return reply
-        sent, update = wire.unpack_model(request.content), wire.unpack_update(reply.content, limit_mb=100)
+        sent, update = wire.unpack_model(request.content), update_in(reply)
         state = {
             name: (sent[name] - 4 * (array - sent[name])).astype(array.dtype) for name, array in update.state.items()
         }
-        altered = Message(wire.pack_update(replace(update, state=state)), reply_to=request)
-        altered.metadata.__dict__["_message_id"] = "altered"
-        return altered
+        return altered(reply, replace(update, state=state))
 
     config = drifting(drift="", train__lr=0.01)
     record, grid = run(config, fault=on("train", 0, shouting))
@@ -181,8 +179,10 @@ def test_a_false_alarm_is_cleared_by_the_signature(drifting: MakeConfig, tmp_pat
 
 
 def given_verdicts(monkeypatch: pytest.MonkeyPatch, verdicts: dict[int, list[Verdict]]) -> None:
-    monkeypatch.setattr(Relocation, "review", lambda self, grid, round_number, changes: verdicts.get(round_number, []))
-    monkeypatch.setattr(Relocation, "settle", lambda self, site, group, round_number: None)
+    monkeypatch.setattr(
+        Migration, "_verdicts", lambda self, round_number, changes, groups: iter(verdicts.get(round_number, []))
+    )
+    monkeypatch.setattr(Migration, "settle", lambda self, move, group, round_number: None)
 
 
 EVIDENCE = Evidence(-0.5, {}, 1.0)
@@ -261,13 +261,11 @@ def test_a_site_whose_data_outgrow_its_card_introduces_itself_again(drifting: Ma
     claimed: list[int] = []
 
     def grown(request: Message, reply: Message) -> Message:
-        update = wire.unpack_update(reply.content, limit_mb=100)
+        update = update_in(reply)
         if claimed:
             return reply
         claimed.append(update.samples * 100)
-        altered = Message(wire.pack_update(replace(update, samples=claimed[0])), reply_to=request)
-        altered.metadata.__dict__["_message_id"] = "altered"
-        return altered
+        return altered(reply, replace(update, samples=claimed[0]))
 
     record, grid = run(drifting(rounds=7), fault=on("train", 2, grown))
     assert f"claims {claimed[0]} training samples" in record.reasons["train", "002"]

@@ -8,6 +8,7 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,14 +20,16 @@ from cli.main import main
 from client.collaboration.anchors import gaussian_anchors, shared_secret
 from client.collaboration.vault import Vault
 from client.data import load_site
+from client.final import read_answer
 from client.identity import Identity
 from common import wire
-from common.collaboration import Collaboration
+from common.collaboration import Answer, Collaboration
 from common.config import Config, SettingsError, parse
 from common.randomness import derive_seed
 from server.collaboration.training import scores
 from server.events import GroupsFormed, ReplyAccepted, RoundFinished, RunEnded, SiteEnrolled, SiteLeftOut, Solved
 from server.methods import settle
+from server.one_round import answer_message
 from server.strategy import NoSites
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import on, run, run_to_disk
@@ -655,20 +658,29 @@ def test_methods_of_many_rounds_do_not_go_by_files(tmp_path: Path, capsys: pytes
 
 def test_answers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     task = wire.Task(wine_config(tmp_path).for_site(), 1, 1)
-    model = {"body.1.bias": np.zeros(3, np.float32)}
-    good = wire.Answer(np.ones((3, 2)), np.zeros(32, np.uint8), model)
-    assert np.array_equal(wire.unpack_answer(wire.pack_answer(task, good)).mapping, good.mapping)
-    for mapping, ticket in (
-        (np.full((3, 2), np.nan), good.ticket),
-        (np.ones((3, 2), np.float32), good.ticket),
-        (np.ones(3), good.ticket),
-        (good.mapping, np.zeros(3, np.uint8)),
+    site = SimpleNamespace(classes=("0", "1", "2"))
+    good = Answer(np.ones((3, 2)), np.zeros(32, np.uint8), {"body.1.bias": np.zeros(3, np.float32)})
+
+    def read(answer: Answer) -> Answer:
+        request = SimpleNamespace(content=answer_message(task, answer), site=site)
+        return read_answer(request)  # type: ignore[arg-type]
+
+    assert np.array_equal(read(good).mapping, good.mapping)
+    for mapping, ticket, reason in (
+        (np.full((3, 2), np.nan), good.ticket, "mapping holds values that are not finite"),
+        (np.ones((3, 2), np.float32), good.ticket, "mapping is float32"),
+        (np.ones(3), good.ticket, "mapping is float64"),
+        (np.ones((0, 2)), good.ticket, "mapping of the answer is empty"),
+        (good.mapping, np.zeros(3, np.uint8), "ticket is uint8"),
     ):
-        with pytest.raises(wire.WireError):
-            wire.unpack_answer(wire.pack_answer(task, wire.Answer(mapping, ticket, model)))
+        with pytest.raises(wire.WireError, match=reason):
+            read(Answer(mapping, ticket, good.model))
     diverged = {"body.1.bias": np.full(3, np.nan, np.float32)}
     with pytest.raises(wire.WireError, match="not finite"):
-        wire.unpack_answer(wire.pack_answer(task, wire.Answer(good.mapping, good.ticket, diverged)))
+        read(Answer(good.mapping, good.ticket, diverged))
+    without = wire.pack_task(task, wire.pack_arrays(good.model))
+    with pytest.raises(wire.WireError, match="lacks answer"):
+        read_answer(SimpleNamespace(content=without, site=site))  # type: ignore[arg-type]
 
 
 def test_simulated_secrets_differ_between_sites() -> None:

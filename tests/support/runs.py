@@ -7,7 +7,9 @@ from pathlib import Path
 
 from flwr.app import Error, Message
 
+from common import wire
 from common.config import Config
+from common.extras import Network
 from server.app import conduct
 from server.events import Event, SiteLeftOut
 from server.listeners import run_listeners
@@ -64,6 +66,17 @@ def on(stage: str, site: int, change: Callable[[Message, Message], Message | Non
         return change(request, reply) if hit else reply
 
     return fault
+
+
+def update_in(reply: Message) -> wire.Update:
+    """The update that a reply carries, of a method that sends nothing beside it."""
+    return wire.unpack_update(reply.content, declared={}, network=Network({}, 0), limit_mb=100)
+
+
+def altered(reply: Message, update: wire.Update) -> Message:
+    """The reply with another update; what it says of the test is left as it is."""
+    reply.content.update(wire.pack_update(update))
+    return reply
 
 
 def failed(request: Message, reply: Message) -> Message:
