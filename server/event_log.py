@@ -23,6 +23,8 @@ from server.events import Event, GroupsFormed, RoundFinished, RunResumed, RunSta
 
 # Models and distance matrices have files of their own: they are not written, and so they are when they are read.
 _ELSEWHERE: dict[str, Callable[[], Any]] = {"models": dict, "distance": lambda: None}
+# Stages of a round that come after its checkpoint.
+_AFTER = ("evaluate", "personalise", "keep")
 # JSON has neither; NaN is null.
 _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
@@ -298,7 +300,7 @@ def read_events(directory: Path) -> EventLog:
     """Read the log of a run, finished or growing; an OSError says that there is none.
 
     When a run starts again everything before is forgotten. When it goes on after round r, what was told of later
-    rounds is, and the tests of round r, which are told again.
+    rounds is, and what came after the checkpoint of round r, its tests among that: it is told again.
     """
     lines = (directory / run_directory.EVENTS).read_bytes().split(b"\n")
     entries: list[Logged] = []
@@ -333,7 +335,8 @@ def _still_true(entries: tuple[Logged, ...] | list[Logged], round_number: int) -
     kept = []
     for entry in entries:
         told_of = getattr(entry.event, "round_number", 0)
-        if told_of < round_number or (told_of == round_number and not isinstance(entry.event, RoundFinished)):
+        again = isinstance(entry.event, RoundFinished) or getattr(entry.event, "stage", "") in _AFTER
+        if told_of < round_number or (told_of == round_number and not again):
             kept.append(entry)
     return kept
 

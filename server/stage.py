@@ -48,11 +48,12 @@ A = TypeVar("A", bound=Answer)
 
 @dataclass(frozen=True)
 class Question:
-    """One message: its content, Flower's type for it, and the stage that its answer is counted under."""
+    """One message: its content, Flower's type for it, and what its answer is told as, if not as the exchange is."""
 
     content: RecordDict
     kind: str
     stage: Stage | None = None
+    round_number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,15 +108,16 @@ class Exchange(Generic[M, A]):
         self._question, self._read, self._name = question, read, name
         self._timeout, self._limits = timeout, limits
         self._fail = fail or self._left_out
-        # Stage and bytes of what each node was sent.
-        self._sent: dict[int, tuple[Stage, int]] = {}
+        # Stage, round and bytes of what each node was sent.
+        self._sent: dict[int, tuple[Stage, int, int]] = {}
         audience.tell(StageStarted(stage, round_number, len(members)))
 
     def messages(self) -> Iterator[Message]:
         """Make one message after the other, as the Grid has room for them."""
         for node, member in list(self._waiting.items()):
             question = self._question(member)
-            self._sent[node] = (question.stage or self._stage, wire.size(question.content))
+            number = self._round_number if question.round_number is None else question.round_number
+            self._sent[node] = (question.stage or self._stage, number, wire.size(question.content))
             yield Message(question.content, node, question.kind, ttl=self._timeout)
 
     def answers(self, replies: Iterable[Message], grid: Grid) -> Iterator[tuple[M, A | None]]:
@@ -150,15 +152,15 @@ class Exchange(Generic[M, A]):
         except UNUSABLE as error:
             self._fail(member, Failure(str(error), is_wrong=True))
             return None
-        stage, sent = self._sent[member.node_id]
+        stage, number, sent = self._sent[member.node_id]
         received = wire.size(reply.content)
         name = self._name(member, answer)
-        self._audience.tell(ReplyAccepted(stage, self._round_number, name, sent, received, answer.seconds))
+        self._audience.tell(ReplyAccepted(stage, number, name, sent, received, answer.seconds))
         return answer
 
     def _left_out(self, member: M, failure: Failure) -> None:
-        stage, _ = self._sent.get(member.node_id, (self._stage, 0))
-        self._audience.tell(SiteLeftOut(stage, self._round_number, member.name, failure.reason))
+        stage, number, _ = self._sent.get(member.node_id, (self._stage, self._round_number, 0))
+        self._audience.tell(SiteLeftOut(stage, number, member.name, failure.reason))
 
 
 def ask(exchange: Exchange[M, A], grid: StreamingGrid, timeout: float) -> Iterator[tuple[M, A]]:

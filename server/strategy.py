@@ -326,8 +326,11 @@ class ClusteredStrategy(Strategy):
         tasks = self._tasks(round_number, tested, test)
 
         def question(member: Member) -> Question:
-            kind: Stage = "train" if member.name in train else "evaluate"
-            return Question(tasks.content(member, trains=kind == "train"), kind, kind)
+            if member.name in train:
+                return Question(tasks.content(member, trains=True), "train")
+            assert tested is not None
+            # Told of the round whose models are tested, as those are who test and train.
+            return Question(tasks.content(member, trains=False), "evaluate", "evaluate", tested.round_number)
 
         read = self._round.reader(self._audience, train, test)
         self._exchange = self._exchange_of("train", round_number, chosen, question, read)
