@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from cli.simulation.engine import preflight, simulate
+from cli.simulation import preflight
+from cli.simulation.engine import simulate
 from cli.toml_text import schema_toml
 from client.data.draft import draft_schema
 from client.data.tables import read_columns
