@@ -329,7 +329,7 @@ def test_a_site_that_fails_is_left_out_and_the_rest_goes_on(small_config: MakeCo
     ("choice", "reason"),
     [
         (np.array(3), "group 3, which it was not offered"),
-        (np.array(-1), "outside"),
+        (np.array(-1), "below 0"),
         (np.array(1.0), "group is float64"),
         (np.array([0, 1]), "a single number"),
     ],
@@ -352,7 +352,7 @@ def test_a_site_that_says_it_trained_what_it_was_not_offered_is_left_out(
         (np.zeros(3, np.float32), "values is float32"),
         (np.zeros((3, 1)), "values is float64(3, 1)"),
         (np.array([0, np.nan, 0]), "not finite"),
-        (np.array([0, -1.0, 0]), "outside"),
+        (np.array([0, -1.0, 0]), "below 0"),
     ],
 )
 def test_losses_that_cannot_be_true_are_refused(small_config: MakeConfig, values: np.ndarray, reason: str) -> None:
