@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from server.event_log import read_events
-from server.events import ReplyAccepted, RoundFinished, StageStarted
+from server.history.event_log import read_events
+from server.history.events import ReplyAccepted, RoundFinished, StageStarted
 
 ROOT = Path(__file__).parents[1]
 PROJECT = "coterie-benchmark"

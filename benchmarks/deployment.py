@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from server.events import GroupsFormed, RoundFinished, StageStarted
+from server.history.events import GroupsFormed, RoundFinished, StageStarted
 from tests.support.federation import Federation, descendants, ended, events_of, free_ports, until
 
 _LONGEST = 3600.0  # seconds that a run may take

@@ -13,7 +13,7 @@ from common.metrics import Metrics, site_spread
 from common.signature import Signature
 from common.site_card import SiteCard
 from server.clustering import overlap_distance
-from server.events import (
+from server.history.events import (
     Event,
     GroupKept,
     GroupsFormed,

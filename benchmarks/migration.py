@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.rounds import ours
 from benchmarks.stock_fedavg import CONFIG
 from common.config import MigrationSettings, load
-from server.migrating import Migration
 from server.migration import GuardedRule
+from server.migration.review import Migration
 
 # sites, and parameters of the head: LeNet-5, ResNet18 with 10 and with 100 classes
 SIZES = ((20, 850), (100, 5_130), (1_000, 5_130), (1_000, 51_300))

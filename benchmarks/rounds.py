@@ -25,7 +25,7 @@ from cli.simulation.engine import run_engine
 from client.app import app as our_client
 from common.config import Config
 from server.app import conduct
-from server.events import Event, StageStarted
+from server.history.events import Event, StageStarted
 from server.listeners import run_listeners
 
 

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from cli.deployment.start_file import ServerFile, read_start_file
-from server.event_log import read_events
-from server.events import ReplyAccepted
+from server.history.event_log import read_events
+from server.history.events import ReplyAccepted
 from tests.support.federation import PATIENCE, Federation, ended, until, write_digits
 
 _CONFIG = """

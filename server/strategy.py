@@ -22,9 +22,13 @@ from common.config import Config, SettingsError
 from common.methods import agreement_on
 from common.randomness import generator
 from common.state import Extras, State
-from server import checkpoint
-from server.enrolment import Enrolment
-from server.events import (
+from server.asking.enrolment import Enrolment
+from server.asking.grid import StreamingGrid
+from server.asking.stage import Exchange, Question, ask
+from server.asking.tasks import Tasks
+from server.groups import Groups
+from server.history import checkpoint
+from server.history.events import (
     Audience,
     GroupKept,
     GroupsFormed,
@@ -36,17 +40,13 @@ from server.events import (
     SiteRenewed,
     Stage,
 )
-from server.final import hand_out, personalise
-from server.grid import StreamingGrid
-from server.groups import Groups
 from server.methods import Method, migration_rule
 from server.methods.training import Mover
-from server.migrating import Migration
+from server.migration.review import Migration
 from server.roster import Member, Roster
-from server.rounds import Reply, Round, Screening
-from server.stage import Exchange, Question, ask
-from server.tasks import Tasks
-from server.testing import RoundResult, restored
+from server.rounds.final import hand_out, personalise
+from server.rounds.round import Reply, Round, Screening
+from server.rounds.testing import RoundResult, restored
 
 _log = logging.getLogger("coterie")
 

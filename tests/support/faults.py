@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cli.deployment import authority
-from server.event_log import Logged
-from server.events import (
+from server.history.event_log import Logged
+from server.history.events import (
     CheckpointFailed,
     Event,
     GroupsFormed,
