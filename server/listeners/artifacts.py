@@ -26,6 +26,7 @@ from server.history.events import (
     Event,
     GroupsFormed,
     RoundFinished,
+    RoundTrained,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -65,7 +66,7 @@ class Artifacts:
                 self._run = _describe(event.config, event.stamp) | self._resumed()
                 self._write_run("running", "")
                 self._cards = {card.name: card for card in event.cards}
-                self._labels, self._models = event.labels, event.models
+                self._labels, self._models = dict(event.labels), event.models
                 self._recall(event.round_number)
                 self._write_clusters()
             case SiteEnrolled(card):
@@ -80,8 +81,9 @@ class Artifacts:
                 self._write_clusters()
             case RoundFinished():
                 self._models, self._tested, self._round = event.models, event.groups, event.round_number
-                if event.labels != self._labels:
-                    self._labels = event.labels
+            case RoundTrained(labels=labels):
+                if labels != self._labels:
+                    self._labels = dict(labels)
                     self._write_clusters()
             case RunEnded(outcome, reason):
                 if self._labels:
