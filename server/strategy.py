@@ -18,41 +18,32 @@ from flwr.serverapp.strategy import Strategy
 
 from common import wire
 from common.classes import agreed_classes
-from common.config import Config, SettingsError
+from common.config import Config
 from common.methods import agreement_on
 from common.randomness import generator
 from common.state import Extras, State
-from server.asking.enrolment import Enrolment
 from server.asking.grid import StreamingGrid
 from server.asking.stage import Exchange, Question, ask
 from server.asking.tasks import Tasks
-from server.groups import Groups
 from server.history import checkpoint
 from server.history.events import (
     Audience,
     GroupKept,
-    GroupsFormed,
     ModelKept,
     RoundTrained,
-    SiteEnrolled,
     SiteLeftOut,
-    SitePlaced,
-    SiteRenewed,
     Stage,
 )
+from server.membership import Membership
 from server.methods import Method, migration_rule
 from server.methods.training import Mover
 from server.migration.review import Migration
-from server.roster import Member, Roster
+from server.roster import Member
 from server.rounds.final import hand_out, personalise
 from server.rounds.round import Reply, Round, Screening
 from server.rounds.testing import RoundResult, restored
 
 _log = logging.getLogger("coterie")
-
-
-class NoSites(SettingsError):
-    """Nobody is left to train with."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +103,8 @@ class ClusteredStrategy(Strategy):
         self._draw = draw or (lambda number: initial)
         self._initial = self._travelling(initial)
         self.setting = setting or Setting()
-        self._roster = Roster()
-        self._groups = Groups(self._roster, audience)
-        self._enrolment = Enrolment(config, method, initial, self._roster, audience)
+        self._members = Membership(config, method, initial, self._initial, audience)
+        self._roster, self._groups = self._members.roster, self._members.groups
         self._screening = Screening(config, len(agreed_classes(config.data)))
         self._rule = method.training(config, self)
         self._migration = (
@@ -161,10 +151,8 @@ class ClusteredStrategy(Strategy):
         self._done = round_number
 
     def rejoin(self, grid: StreamingGrid) -> None:
-        """Find out which node each member sits on now. Who is missing is waited for no longer than at any start."""
-        nodes = grid.wait_for_nodes(len(self._roster), self._config.round.start_timeout)
-        for name, node in sorted(self._enrolment.recognise(grid, nodes, self._done).items()):
-            self._roster.seat(name, node)
+        """Find out which node each member sits on now."""
+        self._members.rejoin(grid, self._done)
 
     @property
     def members(self) -> list[Member]:
@@ -227,82 +215,14 @@ class ClusteredStrategy(Strategy):
 
     # --- before training ---------------------------------------------------------------------------------------
 
-    def _enrol(self, grid: StreamingGrid) -> list[Member]:
-        """Wait for the sites, and ask each for its fingerprint once."""
-        self._grid = grid
-        nodes = grid.wait_for_nodes(self._config.sites, self._config.round.start_timeout)
-        if not nodes:
-            raise NoSites(
-                f"no site connected within {self._config.round.start_timeout:.0f} s (round.start_timeout): "
-                "start the SuperNodes first"
-            )
-        if len(nodes) < self._config.sites:
-            _log.warning("%d of %d sites connected in time; going on with them", len(nodes), self._config.sites)
-        for introduction, node_id in self._enrolment.introduce(grid, nodes, round_number=0):
-            self._roster.add(Member(introduction.card, node_id, introduction.fingerprint))
-            self._audience.tell(SiteEnrolled(introduction.card, late=False))
-        if not len(self._roster):
-            raise NoSites(f"no site can take part: {self._enrolment.why_nobody()}")
-        return self._roster.members
-
     def group_sites(self, grid: StreamingGrid) -> None:
         """Get to know the sites, and form the groups."""
-        members = self._enrol(grid)
-        distance = None if self._method.distance is None else self._method.distance(members, self._config)
-        grouping = self._method.partition.form(distance, len(members), self._config.cluster)
-        for member, label in zip(members, grouping.labels, strict=True):
-            member.group = int(label)
-        opening = self._rule.open()
-        if opening is None:
-            self._groups.open(dict.fromkeys(self._roster.groups(), self._initial))
-        else:
-            self._groups.open(opening.models)
-            for name, group in opening.groups.items():
-                self._roster[name].group = group
-        selection = grouping.selection
-        self._audience.tell(
-            GroupsFormed(
-                sites=tuple(member.name for member in members),
-                labels=tuple(member.group for member in members),
-                distance=distance,
-                k_scores=dict(selection.scores) if selection else None,
-                k_window=tuple(selection.window) if selection else None,
-                cv=selection.cv if selection else None,
-            )
-        )
-
-    def _renew_cards(self, round_number: int) -> None:
-        """Ask sites that have far more data than they declared to introduce themselves again."""
-        names, self._screening.outgrown = sorted(self._screening.outgrown), set()
-        if not names:
-            return
-        for name, introduction in self._ask_again([self._roster[name] for name in names], round_number).items():
-            self._roster.renew(name, introduction)
-            self._audience.tell(SiteRenewed(introduction.card))
-
-    def _admit_newcomers(self, round_number: int) -> None:
-        """Place sites that connected since the last round; nobody else is moved for them."""
-        grid = self._streaming()
-        strangers = self._enrolment.strangers(grid)
-        if not strangers:
-            return
-        for introduction, node in self._enrolment.introduce(grid, strangers, round_number):
-            name = introduction.card.name
-            if name in self._roster:
-                self._roster.move(name, node, introduction)
-                self._audience.tell(SiteEnrolled(introduction.card, late=True))
-                continue
-            distance = None
-            if self._method.distance is not None:
-                distance = self._method.distance([*self._roster.members, introduction], self._config)[-1, :-1]
-            placement = self._method.partition.place(distance, self._roster.labels)
-            self._groups.admit(placement.group, self._initial)
-            self._roster.add(Member(introduction.card, node, introduction.fingerprint, placement.group))
-            self._audience.tell(SiteEnrolled(introduction.card, late=True))
-            self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence))
+        self._grid = grid
+        self._members.enrol(grid)
+        self._members.form_groups(self._rule)
 
     def _ask_again(self, members: Sequence[Member], round_number: int) -> dict[str, wire.Introduction]:
-        return self._enrolment.ask_again(self._streaming(), members, round_number)
+        return self._members.ask_again(self._streaming(), members, round_number)
 
     # --- a round -----------------------------------------------------------------------------------------------
 
@@ -315,8 +235,9 @@ class ClusteredStrategy(Strategy):
         if not self._groups.models:
             self.group_sites(self._streaming())
         elif round_number > 1:
-            self._renew_cards(round_number)
-            self._admit_newcomers(round_number)
+            outgrown, self._screening.outgrown = self._screening.outgrown, set()
+            self._members.renew_cards(self._streaming(), outgrown, round_number)
+            self._members.admit_newcomers(self._streaming(), round_number)
         tested = self._result if self._result and self._is_tested(self._result.round_number) else None
         present = self._present("train", round_number)
         train = {member.name for members in present.values() for member in self._participants(round_number, members)}

@@ -439,7 +439,7 @@ class Server:
 EVENTS = ("counted", "counted", "counted", "counted", "lost", "unasked", "killed", "resumed", "went back")
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.integers(0, 5), st.lists(st.sampled_from(EVENTS), min_size=8, max_size=40))
 def test_whatever_is_lost_the_version_that_counts_is_there(every: int, events: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -33,7 +33,7 @@ from server.history.events import (
 )
 from server.listeners import run_listeners
 from server.listeners.summary import Summary
-from server.strategy import NoSites
+from server.membership import NoSites
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record, altered, failed, made, on, run, run_to_disk, update_in
 
@@ -317,7 +317,8 @@ def test_no_usable_site_ends_the_run_with_a_reason(small_config: MakeConfig) -> 
 
 def test_a_refusal_reaches_the_server_in_words(small_config: MakeConfig) -> None:
     record = Record()
-    config = small_config(data__source="npz", data__path="/does/not/exist.npz", data__classes="a,b")
+    settings = {"data__source": "npz", "data__path": "/does/not/exist.npz", "data__classes": "a,b"}
+    config = small_config(**settings, sites=2)
     with pytest.raises(NoSites):
         conduct(LoopbackGrid(2), config, [record])
     assert "/does/not/exist.npz" in record.reasons["enrol", "node 100"]

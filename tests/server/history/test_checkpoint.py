@@ -205,7 +205,8 @@ def quick(small_config: MakeConfig, tmp_path: Path) -> MakeConfig:
         {"method": "fedcm", "migration__rule": "fedcm"},
         {"method": "cfl", "cfl__after": 0, "cfl__mean_norm": 10.0, "cfl__max_norm": 0.01, "rounds": 6},
         {"method": "ifca", "cluster__k": 2},
-        {"method": "fedavg", "train__model": "resnet9", "rounds": 2},
+        # Twice as long as all the others together.
+        pytest.param({"method": "fedavg", "train__model": "resnet9", "rounds": 2}, marks=pytest.mark.federation),
     ],
     ids=["fmcl", "local", "fmcl with migration", "fedcm with the published rule", "cfl", "ifca", "batch norm"],
 )  # fmt: skip
