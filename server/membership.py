@@ -109,7 +109,8 @@ class Membership:
         self, grid: StreamingGrid, members: Sequence[Member], round_number: int
     ) -> dict[str, wire.Introduction]:
         """Ask members for card and fingerprint anew; return the usable answers by name."""
-        return self._enrolment.ask_again(grid, members, round_number)
+        # Who has not been found since the run went on sits nowhere.
+        return self._enrolment.ask_again(grid, [member for member in members if member.node_id], round_number)
 
     def admit_newcomers(self, grid: StreamingGrid, round_number: int) -> None:
         """Place sites that connected since the last round; nobody else is moved for them."""

@@ -105,7 +105,7 @@ class ClusteredStrategy(Strategy):
         self.setting = setting or Setting()
         self._members = Membership(config, method, initial, self._initial, audience)
         self._roster, self._groups = self._members.roster, self._members.groups
-        self._screening = Screening(config, len(agreed_classes(config.data)))
+        self._screening = Screening(config, self._agreement, len(agreed_classes(config.data)))
         self._rule = method.training(config, self)
         self._migration = (
             None
@@ -180,16 +180,17 @@ class ClusteredStrategy(Strategy):
 
     # --- what a method's rule may know and ask (server.methods.training.Federation) ------------------------------
 
-    def samples(self, group: int) -> int:
-        """Training samples that the members of a group have declared."""
-        return self._roster.samples(group)
+    def sizes(self, group: int) -> dict[str, int]:
+        """Training samples that each member of a group has declared."""
+        return self._roster.sizes(group)
 
     def draw(self, number: int) -> State:
         """The n-th set of starting weights."""
         return self._travelling(self._draw(number))
 
-    def ask(self, question: str, extras: Extras) -> Mapping[str, Extras]:
-        """Ask all sites a question that the method declares; return what those say who answer, by name."""
+    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None]) -> Mapping[str, Extras]:
+        """Ask all sites, before the first round, a question that the method declares; return their answers by name."""
+        assert not self._groups.models, "a question of a later round needs to say which"
         declared = self._agreement.questions[question]
         task = wire.Task(
             self._config.for_site(), 0, self._config.rounds, self.setting.stamp, self._method.rule, question=question
@@ -199,7 +200,9 @@ class ClusteredStrategy(Strategy):
 
         def read(member: Member, content: RecordDict) -> wire.Answered:
             limit = self._config.round.max_message_mb
-            return wire.unpack_answered(content, declared=declared.up, network=network, limit_mb=limit)
+            answer = wire.unpack_answered(content, declared=declared.up, network=network, limit_mb=limit)
+            check(answer.extras)
+            return answer
 
         exchange = Exchange(
             self._audience,
@@ -275,8 +278,9 @@ class ClusteredStrategy(Strategy):
         self._accepted |= this.accepted
         self._review(this)
         labels = {member.name: member.group for member in self._roster.members}
-        self._audience.tell(RoundTrained(this.round_number, this.train_loss, labels))
-        self._result = RoundResult(this.round_number, this.train_loss, labels, dict(self._groups.models))
+        models = dict(self._groups.models)
+        self._audience.tell(RoundTrained(this.round_number, this.train_loss, labels, models))
+        self._result = RoundResult(this.round_number, this.train_loss, labels, models)
         self.setting.keep(this.round_number, self.state)
         return None, MetricRecord({"loss": this.train_loss, "sites": this.heard})
 
@@ -400,17 +404,18 @@ class ClusteredStrategy(Strategy):
 
     def _review(self, this: Round) -> None:
         """Move sites: as the method's own rule says, then by migration."""
-        for mover in self._movers:
-            groups = {group: [member.name for member in members] for group, members in self._roster.groups().items()}
-            for move in mover.review(this.round_number, groups):
-                group = self._groups.carry_out(move, this.round_number)
-                mover.settle(move, group, this.round_number)
-            if mover is self._rule:
-                needed = self._config.round.min_replies
-                for group in sorted(set(self._roster.labels.tolist()) - this.closed):
-                    self._audience.tell(GroupKept(this.round_number, group, 0, needed))
+        there = set(self._groups.models)
+        self._move(self._rule, this.round_number)
+        for group in sorted(there.intersection(self._roster.labels.tolist()) - this.closed):
+            self._audience.tell(GroupKept(this.round_number, group, 0, self._config.round.min_replies))
         if self._migration is not None:
+            self._move(self._migration, this.round_number)
             self._groups.retire(this.round_number)
+
+    def _move(self, mover: Mover, round_number: int) -> None:
+        groups = {group: [member.name for member in members] for group, members in self._roster.groups().items()}
+        for move in mover.review(round_number, groups):
+            mover.settle(move, self._groups.carry_out(move, round_number), round_number)
 
     # --- after the last round ----------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ def task(**changes: object) -> wire.Task:
 
 
 def simulated(name: str = "000", cache: Path | None = None) -> Identity:
-    return Identity(name, None, (0, 2), cache)
+    return Identity(name, None, (0, 2), cache, in_engine=True)
 
 
 def own(name: str, cache: Path) -> Identity:
