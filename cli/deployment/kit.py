@@ -63,6 +63,9 @@ cache = ""
 # Folder for the final model of every run this site took part in.
 models = "models"
 
+# Folder for what this site remembers of a run, which cannot be computed again.
+memory = "memory"
+
 # Local port of the SuperNode; each on one machine needs its own.
 port = 9094
 """
