@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from client.identity import Identity, cache_folder
 from common import wire
+from common.disk import sync
 from common.site_name import is_site_name
 from common.state import State
 from common.tensors import contiguous, write_tensors
@@ -79,10 +80,10 @@ class Memory:
             part, {name: contiguous(array) for name, array in arrays.items()}, self._about_round(round_number)
         )
         os.chmod(part, 0o600)
-        _sync(part)
+        sync(part)
         os.replace(part, path)
         # The name, too: the server may count this round as soon as it hears of it.
-        _sync(self._folder)
+        sync(self._folder)
         rounds = self._rounds()
         kept = set(rounds[-_LAST:])
         for checkpoint in checkpoints:
@@ -128,14 +129,6 @@ def forget_old_runs(identity: Identity) -> None:
         with suppress(OSError):
             if time.time() - run.stat().st_mtime > _FORGOTTEN and _newest(run) < time.time() - _FORGOTTEN:
                 shutil.rmtree(run, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _newest(folder: Path) -> float:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from common.disk import sync
 from common.tensors import contiguous, write_tensors
 
 _MARK = b"coterie checkpoint 2"
@@ -64,7 +65,7 @@ class Checkpoints:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)
-            _sync_folder(self._folder)
+            sync(self._folder)
         except BaseException:
             with suppress(OSError):
                 part.unlink()
@@ -114,15 +115,6 @@ def _digest(file: Any) -> bytes:
     while chunk := file.read(_CHUNK):
         digest.update(chunk)
     return digest.digest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the new name on disk, not only the content."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _without_arrays(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
