@@ -13,13 +13,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from server.relocation import Relocation
 
 from benchmarks.rounds import ours
 from benchmarks.stock_fedavg import CONFIG
 from common.config import MigrationSettings, load
 from server import strategy
 from server.migration import GuardedRule
-from server.relocation import Relocation
 
 # sites, and parameters of the head: LeNet-5, ResNet18 with 10 and with 100 classes
 SIZES = ((20, 850), (100, 5_130), (1_000, 5_130), (1_000, 51_300))

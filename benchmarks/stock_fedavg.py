@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from client.objectives import plain
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from client.data import SiteData, load_site
 from client.identity import identify
-from client.objectives import plain
 from client.training import default_device, evaluate, train
 from common.config import Config, load
 from common.metrics import summarise

@@ -22,6 +22,7 @@ from common.methods import dc_cfl
 from common.metrics import EvaluationStatistics, summarise
 from common.models import InvalidState, get_state
 from common.networks import mlp_like
+from common.prior import class_shares
 from common.state import State
 
 _log = logging.getLogger("coterie")
@@ -112,6 +113,7 @@ def own_card(request: Request, statistics: EvaluationStatistics, kept: str = "gr
         group=request.task.group,
         round_number=request.task.round_number,
         run=str(request.run_id) if request.run_id else "",
+        shares=tuple(class_shares(request.site.class_counts).tolist()) if note != PRIVATE else (),
         kept=kept,
         note=note,
     )

@@ -20,8 +20,9 @@ from common import wire
 from common.config import EncoderSettings, SiteSettings
 from common.extras import Network, Rule
 from common.metrics import EvaluationStatistics
-from common.models import get_state
+from common.models import get_state, set_prior
 from common.networks import build_for
+from common.prior import class_shares
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Request:
         `declared` is what must come beside the model; None: what the method declares for training may come.
         """
         network = network_of(self.settings)
+        # The network is the process's; the shares are the site's, as it is now.
+        set_prior(network, class_shares(self.site.class_counts) if self.settings.train.prior == "site" else None)
         state = get_state(network)
         travelling = {name: state[name] for name in self.method.agreement.travels(list(state))}
         known = Network.of(travelling, len(self.site.classes))

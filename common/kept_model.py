@@ -67,6 +67,12 @@ class ModelCard(Section):
     preprocessing: str = Field("", description="how an image or a row becomes an input, in words")
     whole: bool = Field(True, description="false: some of its tensors are the sites' own and not in this file")
     method: str = Field("", description="how the sites were grouped")
+    prior: Literal["site", "off"] = Field(
+        "off", description="site: a model for balanced classes, which expects the shares of the place it is used at"
+    )
+    shares: tuple[float, ...] = Field(
+        (), description="prior = site: class shares that the site expects, in the order of classes; empty: equal ones"
+    )
     group: int = Field(ge=0, description="group of sites that trained it")
     kept: Kept = Field("group", description="group: the group's model; finetuned: trained further; local: alone")
     round: int = Field(ge=0, description="rounds of training behind it")
@@ -83,6 +89,8 @@ class ModelCard(Section):
             raise ValueError("a model has the schema of a table if it reads one, and only then")
         if (self.input == "embedding") != (self.encoder is not None and self.projection > 0):
             raise ValueError("a model has an encoder and a projection if it reads embeddings, and only then")
+        if self.shares and (len(self.shares) != len(self.classes) or not all(0 < share < 1 for share in self.shares)):
+            raise ValueError("shares are numbers between 0 and 1, one for each class")
         if self.input != "image" and self.network != "mlp":
             raise ValueError(f"network {self.network!r} reads images alone")
         return self
@@ -134,6 +142,7 @@ def describe(
         group=group,
         round=round_number,
         seed=settings.seed,
+        prior="off" if integrated or data.input == "embedding" else settings.train.prior,
         test=None if test is None else result_of(test),
     )
     if integrated:

@@ -91,17 +91,28 @@ def set_state(model: nn.Module, state: Mapping[str, NDArray[Any]]) -> None:
             target.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
 
 
+def set_prior(model: nn.Module, shares: NDArray[np.float64] | None) -> None:
+    """Let the model expect classes in these shares, float64[C], in training and at prediction; None: as it learns."""
+    assert isinstance(model, Network)
+    prior = None if shares is None else torch.from_numpy(np.log(shares)).to(torch.float32)
+    model.log_prior = None if prior is None else prior.to(model.head.weight.device)
+
+
 class Network(nn.Module):
     """A body that turns inputs into features [n, width], and the linear classification head on them."""
+
+    log_prior: Tensor | None
 
     def __init__(self, body: nn.Module, width: int, classes: int) -> None:
         super().__init__()
         self.body = body
         self.head = nn.Linear(width, classes)
+        # Not part of the state: it is each site's own and never travels.
+        self.register_buffer("log_prior", None, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(inputs))
-        return logits
+        return logits if self.log_prior is None else logits + self.log_prior
 
 
 def _resnet9(channels: int, image_size: int, classes: int) -> Network:

@@ -20,6 +20,7 @@ from common.collaboration import Collaboration
 from common.head_path import HeadPath
 from common.mean_feature import MeanFeature
 from common.methods import fedcm, pacfl
+from common.models import set_prior
 from common.signature import Signature
 from common.site_card import Fingerprint
 from common.subspace import Subspace
@@ -51,8 +52,11 @@ def _subspace(request: Request) -> Subspace:
 
 def _path(request: Request) -> HeadPath:
     visit = request.visit()
+    network = visit.load(visit.received)
+    # A path tells sites apart by how they move the head, and the shares would spare it most of the way.
+    set_prior(network, None)
     return head_path(
-        visit.load(visit.received),
+        network,
         request.site.train_inputs(),
         request.site.train_labels,
         request.settings.train,
