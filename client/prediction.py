@@ -16,7 +16,8 @@ from client.collaboration.projection import projected
 from client.data.samples import Fault, ImageSamples, TableSamples, Undecodable
 from client.encoder import load_encoder
 from client.training import default_device, log_probabilities
-from common.config import SettingsError
+from common.config import DataSettings, SettingsError
+from common.encoders import embedding_width
 from common.kept_model import ModelCard, load_model
 from common.models import InvalidState, build, set_prior, set_state
 from common.networks import mlp_like
@@ -93,14 +94,17 @@ def _read_shares(path: Path, classes: tuple[str, ...]) -> NDArray[np.float64]:
 
 
 def _network(state: State, card: ModelCard) -> nn.Module:
-    if card.input != "image":
-        features = card.projection if card.table is None else card.table.width
+    features = None if card.table is None else card.table.width
+    if card.encoder is not None:
+        features = card.projection or embedding_width(card.encoder, DataSettings())
+    if card.network == "mlp" and features is not None:
         return mlp_like(state, features=features, classes=len(card.classes))
     model = build(
         card.network,
         classes=len(card.classes),
         channels=card.channels,
         image_size=card.image_size,
+        features=features,
         seed=None,
     )
     set_state(model, state)
@@ -137,4 +141,5 @@ def _inputs(
     images = np.stack(pixels) if pixels else np.empty((0, size, size, channels), np.uint8)
     if encoder is None:
         return images, unreadable
-    return projected(encoder.embed(images), card.projection, card.seed).astype(np.float32), unreadable
+    vectors = encoder.embed(images)
+    return projected(vectors, card.projection, card.seed).astype(np.float32) if card.projection else vectors, unreadable

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from client.collaboration import Collaborator
 from client.embeddings import embeddings
 from client.fingerprints.mean import mean_feature
@@ -26,28 +23,17 @@ from common.site_card import Fingerprint
 from common.subspace import Subspace
 
 
-def _embedded(request: Request) -> NDArray[np.float32]:
-    """Embeddings of the training samples, float32[n, d]."""
-    return embeddings(
-        request.encoder(),
-        request.site.images,
-        request.site.train,
-        cache_folder(request.identity, request.settings.cache),
-        request.settings.encoder.batch_size,
-    )
-
-
 def _signature(request: Request) -> Signature:
-    return signature(_embedded(request), request.site.train_labels)
+    return signature(request.embedded(), request.site.train_labels)
 
 
 def _mean(request: Request) -> MeanFeature:
-    return mean_feature(_embedded(request))
+    return mean_feature(request.embedded())
 
 
 def _subspace(request: Request) -> Subspace:
     vectors = request.settings.of(pacfl.Settings).vectors
-    return subspace(_embedded(request), request.site.train_labels, vectors)
+    return subspace(request.embedded(), request.site.train_labels, vectors)
 
 
 def _path(request: Request) -> HeadPath:
