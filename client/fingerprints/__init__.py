@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from client.collaboration import Collaborator
-from client.embeddings import embeddings
 from client.fingerprints.mean import mean_feature
 from client.fingerprints.path import head_path
 from client.fingerprints.signature import signature
 from client.fingerprints.subspace import subspace
-from client.identity import cache_folder
 from client.request import Request
 from client.training import default_device
 from common.collaboration import Collaboration
