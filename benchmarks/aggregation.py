@@ -22,6 +22,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from numpy.typing import NDArray
 
 from common import wire
+from common.extras import Network
 from common.models import build, get_state
 from server.aggregation import GroupAverage
 
@@ -29,6 +30,8 @@ REPLIES = 30
 GROUPS = 3
 SAMPLES = 100
 LIMIT_MB = 1024
+# FedAvg declares no arrays beside the model that would be held against it.
+NETWORK = Network({}, 10)
 
 State = dict[str, NDArray[Any]]
 
@@ -67,7 +70,7 @@ def streaming(reference: State, sent: RecordDict, watch: Stopwatch) -> list[Any]
         average = GroupAverage(reference, 2 * SAMPLES * REPLIES)
         for reply in replies(sent):
             with watch:
-                update = wire.unpack_update(reply, limit_mb=LIMIT_MB)
+                update = wire.unpack_update(reply, declared={}, network=NETWORK, limit_mb=LIMIT_MB)
                 average.add(update.state, update.samples)
             # The loop's own names would keep the reply while the next one is made.
             del reply, update
@@ -84,7 +87,7 @@ def running_sum(reference: State, sent: RecordDict, watch: Stopwatch) -> list[An
         total = 0
         for reply in replies(sent):
             with watch:
-                update = wire.unpack_update(reply, limit_mb=LIMIT_MB)
+                update = wire.unpack_update(reply, declared={}, network=NETWORK, limit_mb=LIMIT_MB)
                 total += update.samples
                 for name, array in update.state.items():
                     sums[name] += np.multiply(array, update.samples, dtype=np.float64)

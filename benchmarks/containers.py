@@ -17,10 +17,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
-from server.event_log import read_events
-from server.events import ReplyAccepted, RoundFinished, StageStarted
+from server.history.event_log import read_events
+from server.history.events import ReplyAccepted, RoundFinished, StageStarted
 
 ROOT = Path(__file__).parents[1]
 PROJECT = "coterie-benchmark"
@@ -98,8 +99,10 @@ def measure(sites: int, rounds: int) -> None:
     ends = [entry.time for entry in entries if isinstance(entry.event, RoundFinished)]
     stages = [(entry.time, entry.event.stage) for entry in entries if isinstance(entry.event, StageStarted)]
     first = next(at for at, stage in stages if stage == "enrol")
-    train = next(at for at, stage in stages if stage == "train")
-    seconds = [after - before for before, after in zip([train, *ends], ends, strict=False)]
+    begun = [at for at, stage in stages if stage == "train"]
+    train = begun[0]
+    # From the beginning of a round to that of the next; the last one lasts until its models are tested.
+    seconds = [after - before for before, after in pairwise([*begun, ends[-1]])]
     replies = [entry.event for entry in entries if isinstance(entry.event, ReplyAccepted)]
     heard = {reply.site for reply in replies if reply.round_number == rounds}
     assert len(heard) == sites, f"only {len(heard)} sites took part in the last round"

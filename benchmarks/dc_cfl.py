@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from cli.simulation.engine import preflight, simulate
+from cli.simulation import preflight
+from cli.simulation.engine import simulate
 from cli.toml_text import schema_toml
 from client.data.draft import draft_schema
 from client.data.tables import read_columns
 from common.config import parse
-from server.event_log import read_events
-from server.events import Solved
+from server.history.event_log import read_events
+from server.history.events import Solved
 
 SITES, PUBLIC_ROWS = 100, 200
 SCHEMES = {

@@ -2,6 +2,9 @@
 
 Run with `python -m benchmarks.deployment [--sites 20] [--rounds 3]`. Cold is Flower's own way, a new process that
 imports torch for every message; warm is the executor that all sites of a machine share.
+
+A round is what lies between the beginnings of two; the last one lasts until its models are tested. So it holds the
+training and the test of all sites, however many exchanges those take, and can be compared with older figures.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
+from server.history.events import GroupsFormed, RoundFinished, StageStarted
 from tests.support.federation import Federation, descendants, ended, events_of, free_ports, until
 
 _LONGEST = 3600.0  # seconds that a run may take
@@ -78,10 +83,11 @@ def measure(sites: int, rounds: int, *flags: str) -> Measured:
             if run.process.returncode:
                 raise SystemExit(run.text[-3000:])
             megabytes = meter.stop()
-        begun = {event["round_number"]: event["time"] for event in events_of(out, "StageStarted", stage="train")}
-        ends = {event["round_number"]: event["time"] for event in events_of(out, "RoundFinished")}
-        (asked,), (formed,) = events_of(out, "StageStarted", stage="enrol"), events_of(out, "GroupsFormed")
-        return Measured(formed["time"] - asked["time"], [ends[number] - begun[number] for number in ends], megabytes)
+        begun = [entry.time for entry in events_of(out, StageStarted, stage="train")]
+        (ended_at,) = [entry.time for entry in events_of(out, RoundFinished, round_number=rounds)]
+        (asked,), (formed,) = events_of(out, StageStarted, stage="enrol"), events_of(out, GroupsFormed)
+        seconds = [after - before for before, after in pairwise([*begun, ended_at])]
+        return Measured(formed.time - asked.time, seconds, megabytes)
 
 
 def _share(federation: Federation, name: str, number: int, count: int) -> Path:

@@ -13,7 +13,7 @@ from common.metrics import Metrics, site_spread
 from common.signature import Signature
 from common.site_card import SiteCard
 from server.clustering import overlap_distance
-from server.events import (
+from server.history.events import (
     Event,
     GroupKept,
     GroupsFormed,
@@ -39,6 +39,7 @@ from server.migration import Evidence
 
 CLASSES = 10
 _DIMENSION = 64
+_SIZE = 250_000  # bytes of a model
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,15 @@ def story(plot: Plot) -> list[Event]:
             tuple(chosen.window) if chosen else None, chosen.cv if chosen else None,
         )
     )  # fmt: skip
+    finished: RoundFinished | None = None
     for number in range(1, plot.rounds + 1):
-        events += _round(plot, number, names, labels, counts, rng)
+        events += _round(plot, number, names, labels, counts, finished)
+        finished = _finished(plot, number, names, labels, rng)
+    if finished is not None:
+        # The last round has nobody to test it but itself.
+        events.append(StageStarted("evaluate", plot.rounds, len(finished.sites)))
+        events += [ReplyAccepted("evaluate", plot.rounds, name, _SIZE, 12_000, 0.1) for name in finished.sites]
+        events.append(finished)
     events.append(RunEnded(plot.outcome, "" if plot.outcome == "finished" else "RuntimeError: the server fell over"))  # type: ignore[arg-type]
     return events
 
@@ -127,42 +135,55 @@ def _card(name: str, counts: np.ndarray) -> SiteCard:
     return SiteCard(name, int(counts.sum()), max(1, int(counts.sum()) // 4), tuple(map(int, counts)), 0, ())
 
 
+def _absent(plot: Plot, number: int, names: Sequence[str]) -> set[str]:
+    return {names[1]} if plot.trouble and number in (2, 3, 4) and len(names) > 1 else set()
+
+
 def _round(
     plot: Plot,
     number: int,
     names: Sequence[str],
     labels: dict[str, int],
     counts: Sequence[np.ndarray],
-    rng: np.random.Generator,
+    before: RoundFinished | None,
 ) -> list[Event]:
-    size = 250_000
-    absent = {names[1]} if plot.trouble and number in (2, 3, 4) and len(names) > 1 else set()
-    events: list[Event] = [StageStarted("train", number, len(names))]
-    events += [ReplyAccepted("train", number, name, size, size, 0.8) for name in names if name not in absent]
+    """One exchange: the sites train, and test what the round before has left."""
+    absent = _absent(plot, number, names)
+    events: list[Event] = []
+    if plot.trouble and number == 3:
+        labels["late-1"] = 0
+        events += [SiteEnrolled(_card("late-1", counts[0]), late=True), SitePlaced(3, "late-1", 0, 0.62)]
+    events.append(StageStarted("train", number, len(labels)))
+    events += [
+        ReplyAccepted("train", number, name, _SIZE, _SIZE + 12_000, 0.9) for name in labels if name not in absent
+    ]
     events += [SiteLeftOut("train", number, name, plot.reason) for name in sorted(absent)]
+    if before is not None:
+        events.append(before)
     if plot.trouble and number == 2:
         events.append(GroupKept(2, labels[names[1]], 0, 1))
     if plot.trouble and number == plot.rounds // 2 and len(set(labels.values())) > 1:
         events += _moves(number, names, labels)
-    if plot.trouble and number == 3:
-        labels["late-1"] = 0
-        events += [SiteEnrolled(_card("late-1", counts[0]), late=True), SitePlaced(3, "late-1", 0, 0.62)]
     events.append(RoundTrained(number, 0.5, dict(labels)))
-    events.append(StageStarted("evaluate", number, len(names)))
-    tested = [name for name in labels if name not in absent]
-    events += [ReplyAccepted("evaluate", number, name, size, 12_000, 0.1) for name in tested]
+    return events
+
+
+def _finished(
+    plot: Plot, number: int, names: Sequence[str], labels: dict[str, int], rng: np.random.Generator
+) -> RoundFinished:
+    """How the models of a round do."""
+    absent = _absent(plot, number, names)
     sites = {}
-    for name in sorted(tested):
+    for name in sorted(name for name in labels if name not in absent):
         right = float(np.clip(0.95 - 0.6 * np.exp(-number / 4) + rng.normal(0, 0.05), 0, 1))
         sites[name] = Metrics(right, right, 0.5 + right / 2, 1 - right, 25)
     groups = {
-        group: _mean([sites[name] for name in sorted(tested) if labels[name] == group])
-        for group in sorted({labels[name] for name in tested})
+        group: _mean([sites[name] for name in sites if labels[name] == group])
+        for group in sorted({labels[name] for name in sites})
     }
-    mean, worst = site_spread([sites[name].accuracy for name in sorted(sites)])
+    mean, worst = site_spread([metrics.accuracy for metrics in sites.values()])
     overall = _mean(list(sites.values()))
-    events.append(RoundFinished(number, overall, groups, sites, dict(labels), mean, worst, 1 - overall.accuracy, {}))
-    return events
+    return RoundFinished(number, overall, groups, sites, dict(labels), mean, worst, 1 - overall.accuracy, {})
 
 
 def _moves(number: int, names: Sequence[str], labels: dict[str, int]) -> list[Event]:

@@ -13,13 +13,12 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from server.relocation import Relocation
 
 from benchmarks.rounds import ours
 from benchmarks.stock_fedavg import CONFIG
 from common.config import MigrationSettings, load
-from server import strategy
 from server.migration import GuardedRule
+from server.migration.review import Migration
 
 # sites, and parameters of the head: LeNet-5, ResNet18 with 10 and with 100 classes
 SIZES = ((20, 850), (100, 5_130), (1_000, 5_130), (1_000, 51_300))
@@ -47,8 +46,8 @@ def in_a_run() -> None:
     config = load(CONFIG, {"migration.rule": "guarded"})
     meter = Meter()
     with (
-        mock.patch.object(strategy, "flat_head", meter.timed(strategy.flat_head)),
-        mock.patch.object(Relocation, "review", meter.timed(Relocation.review, drain=True)),
+        mock.patch.object(Migration, "observe", meter.timed(Migration.observe)),
+        mock.patch.object(Migration, "review", meter.timed(Migration.review, drain=True)),
     ):
         rounds = ours(config)
     # The first round is not among those timed, but its migration is: the share is rather too large.

@@ -2,6 +2,9 @@
 
 Both run on Flower's simulation engine with the same workers, network, data shares and training loop. The stock app is
 what Flower's tutorials show: Flower's own FedAvg strategy and a ClientApp that trains and evaluates.
+
+A round is what lies between the beginnings of two: training and test of all sites, in one exchange here and in two
+there.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,24 +25,24 @@ from cli.simulation.engine import run_engine
 from client.app import app as our_client
 from common.config import Config
 from server.app import conduct
-from server.events import Event, RoundFinished
+from server.history.events import Event, StageStarted
 from server.listeners import run_listeners
 
 
 class Stopwatch:
-    """Notes when each round ends."""
+    """Notes when each round begins."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
     def hear(self, event: Event) -> None:
-        if isinstance(event, RoundFinished):
+        if isinstance(event, StageStarted) and event.stage == "train":
             self.times.append(time.perf_counter())
 
     @property
     def rounds(self) -> list[float]:
         """Durations, without the first round, in which the workers import torch."""
-        return [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
+        return [after - before for before, after in pairwise(self.times[1:])]
 
 
 def ours(config: Config) -> list[float]:
@@ -72,8 +76,8 @@ def stock(config: Config) -> list[float]:
         )
 
     run_engine(app, stock_client, config.sites)
-    # The first tick comes before round 1.
-    watch.times = watch.times[1:]
+    # A tick ends a round and begins the next; the last begins none.
+    watch.times.pop()
     return watch.rounds
 
 

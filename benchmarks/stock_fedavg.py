@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from client.objectives import plain
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from client.data import SiteData, load_site
 from client.identity import identify
-from client.training import default_device, evaluate, train
+from client.training import default_device, evaluate, plain, train
 from common.config import Config, load
 from common.metrics import summarise
 from common.models import build
@@ -56,7 +55,7 @@ def stock_train(message: Message, context: Context) -> Message:
         device=default_device(),
         objective=plain,
     )
-    metrics = MetricRecord({"num-examples": result.samples, "loss": result.last_loss})
+    metrics = MetricRecord({"num-examples": result.samples, "loss": result.loss})
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
 

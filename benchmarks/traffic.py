@@ -17,7 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from cli.deployment.start_file import ServerFile, read_start_file
-from tests.support.federation import PATIENCE, Federation, ended, events_of, until, write_digits
+from server.history.event_log import read_events
+from server.history.events import ReplyAccepted
+from tests.support.federation import PATIENCE, Federation, ended, until, write_digits
 
 _CONFIG = """
 rounds = 2
@@ -128,8 +130,8 @@ class Run:
         print("|---|---:|---:|")
         for method in sorted(calls, key=lambda method: -sizes[method]):
             print(f"| {method} | {calls[method]} | {sizes[method]:,} |")
-        replies = events_of(self.out, "ReplyAccepted")
-        arrays = sum(event["bytes_received"] for event in replies)
+        replies = read_events(self.out).of(ReplyAccepted)
+        arrays = sum(event.bytes_received for event in replies)
         print(
             f"\nSites sent {len(sent):,} bytes in all; arrays of signatures, models and metrics are {arrays:,} of them."
         )

@@ -12,14 +12,14 @@ from functools import partial
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.final import keep, personalise, take_answer
+from client.answers.final import keep, personalise, take_answer
+from client.answers.introduction import hello, introduce
+from client.answers.refusal import reason_of
+from client.answers.round import answer_question, test_round, train_round
 from client.fingerprints import FINGERPRINTS
 from client.identity import identify
-from client.introducing import hello, introduce
 from client.personal import set_aside
-from client.refusal import reason_of
 from client.request import Request, data_of, limit_threads
-from client.rounds import answer_question, test_round, train_round
 from common import wire
 
 app = ClientApp()

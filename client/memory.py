@@ -7,19 +7,21 @@ version is the one that counts, and later ones never were.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
 from safetensors import SafetensorError, safe_open
 
 from client.identity import Identity, cache_folder
 from common import wire
+from common.site_name import is_site_name
 from common.state import State
 from common.tensors import contiguous, write_tensors
 
@@ -27,6 +29,7 @@ _log = logging.getLogger("coterie")
 
 _FILE = re.compile(r"round-(\d{10})\.safetensors")
 _LAST = 2
+_LONGEST_NAME = 255  # bytes that a file system takes
 _FORGOTTEN = 90 * 24 * 3600.0  # seconds after which what nobody asked for is removed
 
 
@@ -50,9 +53,8 @@ class Memory:
         path = self._path(accepted)
         try:
             with safe_open(path, framework="numpy") as file:
-                about = file.metadata() or {}
-                if {key: about.get(key) for key in self._about} != self._about:
-                    return None
+                if file.metadata() != self._about_round(accepted):
+                    raise ValueError("it is of another run, rule or round")
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             if path.exists():
@@ -65,12 +67,14 @@ class Memory:
         Kept are the last two, and for each of `checkpoints` the newest version that is not after it.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for late in [one for one in self._rounds() if accepted < one < round_number]:
-            # Its update never entered a mean: for the federation that round did not happen.
+        for late in [one for one in self._rounds() if one > accepted and one != round_number]:
+            # Its update never entered a mean, or the server went back: for the federation it did not happen.
             self._path(late).unlink(missing_ok=True)
         path = self._path(round_number)
         part = path.with_suffix(".part")
-        write_tensors(part, {name: contiguous(array) for name, array in arrays.items()}, self._about)
+        write_tensors(
+            part, {name: contiguous(array) for name, array in arrays.items()}, self._about_round(round_number)
+        )
         os.chmod(part, 0o600)
         with part.open("rb") as file:
             os.fsync(file.fileno())
@@ -81,6 +85,9 @@ class Memory:
             kept |= set([one for one in rounds if one <= checkpoint][-1:])
         for old in set(rounds) - kept:
             self._path(old).unlink(missing_ok=True)
+
+    def _about_round(self, round_number: int) -> dict[str, str]:
+        return {**self._about, "round": str(round_number)}
 
     def _path(self, round_number: int) -> Path:
         return self._folder / f"round-{round_number:010d}.safetensors"
@@ -96,7 +103,7 @@ def open_memory(identity: Identity, task: wire.Task) -> Memory:
 
     A simulated site keeps it in the run directory; a site of its own in its own folder, whatever the server says.
     """
-    name = quote(identity.name, safe="")
+    name = _folder_name(identity.name)
     if identity.is_simulated and task.folder:
         return Memory(Path(task.folder) / name, task.run, task.rule)
     base = cache_folder(identity, task.settings.cache) / "memory"
@@ -109,9 +116,19 @@ def forget_old_runs(identity: Identity) -> None:
     if identity.is_simulated or not base.is_dir():
         return
     for run in base.iterdir():
-        if time.time() - run.stat().st_mtime > _FORGOTTEN and _newest(run) < time.time() - _FORGOTTEN:
-            shutil.rmtree(run, ignore_errors=True)
+        # Another site of this machine may be at work there, or forget at the same time.
+        with suppress(OSError):
+            if time.time() - run.stat().st_mtime > _FORGOTTEN and _newest(run) < time.time() - _FORGOTTEN:
+                shutil.rmtree(run, ignore_errors=True)
 
 
 def _newest(folder: Path) -> float:
     return max((path.stat().st_mtime for path in folder.rglob("*")), default=0.0)
+
+
+def _folder_name(site: str) -> str:
+    """The site's name; a digest in the place of one that is no file name."""
+    encoded = site.encode(errors="surrogatepass")
+    if is_site_name(site) and len(encoded) <= _LONGEST_NAME:
+        return site
+    return f"%{hashlib.sha256(encoded).hexdigest()}"

@@ -6,6 +6,7 @@ type and shape and in what range, follows from the network by a rule: `like_para
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # A declared name that ends so stands for records that are numbered: `group.*` for `group.0`, `group.1`, …
 NUMBERED = ".*"
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _MOST_NUMBERED = 1000
 
 
@@ -82,7 +84,7 @@ def check_extras(
     """
     for name, arrays in extras.items():
         rule = declared.get(name) or declared.get(_family(name))
-        if rule is None:
+        if rule is None or name.endswith(NUMBERED):
             raise InvalidExtras(f"it carries {name!r}, which nobody asked for")
         _check_record(name, arrays, rule(network))
     if complete and (missing := [name for name in declared if not name.endswith(NUMBERED) and name not in extras]):
@@ -93,7 +95,8 @@ def check_extras(
 
 def _family(name: str) -> str:
     family, _, number = name.rpartition(".")
-    return f"{family}{NUMBERED}" if number.isascii() and number.isdecimal() else ""
+    # A number is written in one way alone: no two records are the same one.
+    return f"{family}{NUMBERED}" if _NUMBER.fullmatch(number) else ""
 
 
 def _check_record(record: str, arrays: State, expected: Mapping[str, Expected]) -> None:
@@ -113,6 +116,7 @@ def _check_record(record: str, arrays: State, expected: Mapping[str, Expected]) 
             raise InvalidExtras(f"{place} is {array.dtype}{array.shape}, not {limits.dtype} of {shape}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InvalidExtras(f"{place} holds values that are not finite")
-        low = limits.least is not None and array.size and array.min() < limits.least
-        if low or (limits.most is not None and array.size and array.max() > limits.most):
-            raise InvalidExtras(f"{place} holds values outside of {limits.least} to {limits.most}")
+        if limits.least is not None and array.size and array.min() < limits.least:
+            raise InvalidExtras(f"{place} holds values below {limits.least}")
+        if limits.most is not None and array.size and array.max() > limits.most:
+            raise InvalidExtras(f"{place} holds values above {limits.most}")

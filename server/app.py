@@ -15,13 +15,13 @@ from common.models import get_state
 from common.networks import build_for
 from common.randomness import derive_seed
 from common.state import State
-from server import run_directory
-from server.continuation import Continuation
-from server.events import Audience, Listener, RunEnded
-from server.grid import RunInterrupted, StreamingGrid
+from server.asking.grid import RunInterrupted, StreamingGrid
+from server.collaboration.one_round import OneRoundStrategy
+from server.history import run_directory
+from server.history.continuation import Continuation
+from server.history.events import Audience, Listener, RunEnded
 from server.listeners import require_trackers, run_listeners
 from server.methods import get_method, settle
-from server.one_round import OneRoundStrategy
 from server.strategy import ClusteredStrategy
 
 app = ServerApp()

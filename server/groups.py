@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from common.state import State
-from server.events import Audience, GroupRetired, SiteCleared, SitesMoved
+from server.history.events import Audience, GroupRetired, SiteCleared, SitesMoved
 from server.methods.training import Move
 from server.roster import Roster
 

@@ -22,9 +22,13 @@ from common.config import Config, SettingsError
 from common.methods import agreement_on
 from common.randomness import generator
 from common.state import Extras, State
-from server import checkpoint
-from server.enrolment import Enrolment
-from server.events import (
+from server.asking.enrolment import Enrolment
+from server.asking.grid import StreamingGrid
+from server.asking.stage import Exchange, Question, ask
+from server.asking.tasks import Tasks
+from server.groups import Groups
+from server.history import checkpoint
+from server.history.events import (
     Audience,
     GroupKept,
     GroupsFormed,
@@ -36,17 +40,13 @@ from server.events import (
     SiteRenewed,
     Stage,
 )
-from server.final import hand_out, personalise
-from server.grid import StreamingGrid
-from server.groups import Groups
 from server.methods import Method, migration_rule
 from server.methods.training import Mover
-from server.migrating import Migration
+from server.migration.review import Migration
 from server.roster import Member, Roster
-from server.rounds import Reply, Round, Screening
-from server.stage import Exchange, Question, ask
-from server.tasks import Tasks
-from server.testing import RoundResult, restored
+from server.rounds.final import hand_out, personalise
+from server.rounds.round import Reply, Round, Screening
+from server.rounds.testing import RoundResult, restored
 
 _log = logging.getLogger("coterie")
 
@@ -326,8 +326,11 @@ class ClusteredStrategy(Strategy):
         tasks = self._tasks(round_number, tested, test)
 
         def question(member: Member) -> Question:
-            kind: Stage = "train" if member.name in train else "evaluate"
-            return Question(tasks.content(member, trains=kind == "train"), kind, kind)
+            if member.name in train:
+                return Question(tasks.content(member, trains=True), "train")
+            assert tested is not None
+            # Told of the round whose models are tested, as those are who test and train.
+            return Question(tasks.content(member, trains=False), "evaluate", "evaluate", tested.round_number)
 
         read = self._round.reader(self._audience, train, test)
         self._exchange = self._exchange_of("train", round_number, chosen, question, read)

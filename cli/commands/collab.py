@@ -72,13 +72,13 @@ def export_site(options: argparse.Namespace) -> int:
     config = _checked(read_config(options))
     from flwr.app import ConfigRecord, RecordDict
 
+    from client.answers.introduction import introduction as introduce
     from client.data import NoUsableData, load_site
     from client.identity import identify
-    from client.introducing import introduction as introduce
     from client.request import Request
     from common import wire
     from common.bundle import write_bundle
-    from server.by_post import settings_digest
+    from server.collaboration.by_post import settings_digest
 
     identity = identify(_node_config(path, settings), 0)
     run = config.for_site()
@@ -105,11 +105,11 @@ def solve_all(options: argparse.Namespace) -> int:
     """Learn and write the answers."""
     config = _checked(read_config(options))
     config = config.model_copy(update={"out": str(options.out.absolute()), "rounds": 1, "sites": len(options.bundles)})
-    from server.by_post import solve_bundles
-    from server.events import Audience
+    from server.collaboration.by_post import solve_bundles
+    from server.history.events import Audience
+    from server.history.run_directory import open_run
     from server.listeners import run_listeners
     from server.methods import get_method
-    from server.run_directory import open_run
 
     verify = _verifier(options.keys) if options.keys else None
     directory = open_run(config)
@@ -123,9 +123,9 @@ def apply_at_site(options: argparse.Namespace) -> int:
     """Test the answer and keep the model."""
     path = options.site.absolute()
     settings = read_start_file(path, SiteFile)
+    from client.answers.final import apply_answer, own_model, read_answer
     from client.collaboration import MapIsGone
     from client.data import NoUsableData, load_site
-    from client.final import apply_answer, own_model, read_answer
     from client.identity import identify
     from client.request import Request
     from common import wire

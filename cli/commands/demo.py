@@ -30,9 +30,9 @@ def run(options: argparse.Namespace) -> int:
     print("starting 20 simulated sites …", file=sys.stderr, flush=True)
     from cli.simulation.engine import simulate
     from cli.simulation.preflight import prepare
+    from server.history.run_directory import REPORT, SUMMARY, stamped, write_text
     from server.methods import METHODS as REGISTRY
     from server.report import page, read_run
-    from server.run_directory import REPORT, SUMMARY, stamped, write_text
 
     out = (options.out or Path("runs") / stamped("demo")).absolute()
     table = Table("method", "groups", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth", "seconds")

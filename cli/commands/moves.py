@@ -15,8 +15,8 @@ from cli.arguments import Subparsers
 from common.config import SettingsError
 
 if TYPE_CHECKING:
-    from server.event_log import Logged
-    from server.ledger import Ruling
+    from server.history.event_log import Logged
+    from server.history.ledger import Ruling
 
 _PLACES = ("round", "site", "from", "to")
 _FIGURES = ("cos own", "other", "norm", "peers", "usual", "d from", "d to")
@@ -43,7 +43,7 @@ def register(jobs: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the ledger."""
     # Imported late: the types of events come with libraries that other commands do without.
-    from server.ledger import rulings
+    from server.history.ledger import rulings
 
     entries = [(entry, ruling) for entry in _log(options.directory) for ruling in rulings([entry.event])]
     if options.json:
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _log(directory: Path) -> tuple[Logged, ...]:
-    from server.event_log import read_events
+    from server.history.event_log import read_events
 
     try:
         log = read_events(directory)
@@ -84,7 +84,7 @@ def _log(directory: Path) -> tuple[Logged, ...]:
 
 def _json(entry: Logged, ruling: Ruling) -> dict[str, Any]:
     """A move or an acquittal for other programs; the names tell a move by examination from one for a reason."""
-    from server.ledger import evidence_entry
+    from server.history.ledger import evidence_entry
 
     kind = "SiteCleared" if ruling.stays else "SitesRegrouped" if ruling.evidence.reason else "SiteMoved"
     where = (

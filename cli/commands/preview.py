@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     config = prepare(config)
     print(f"starting {config.sites} simulated sites …", file=sys.stderr, flush=True)
     from cli.simulation.engine import simulate
-    from server.run_directory import default_directory
+    from server.history.run_directory import default_directory
 
     out = Path(config.out).expanduser() if config.out else default_directory(config)
     outcome = simulate(config.model_copy(update={"out": str(out.absolute())}), jobs=options.jobs)
@@ -68,10 +68,10 @@ def _require_distances(config: Config) -> None:
 
 def _tell(directory: Path) -> None:
     """Print what the page says in words."""
+    from server.history.run_directory import REPORT
     from server.report.record import read_run
     from server.report.study import study
     from server.report.words import choice_of_k, doubtful, verdict
-    from server.run_directory import REPORT
 
     record = read_run(directory)
     looked = study(record)

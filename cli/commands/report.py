@@ -26,8 +26,8 @@ def register(jobs: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the page and say where it is."""
+    from server.history.run_directory import REPORT, write_text
     from server.report import page, read_run
-    from server.run_directory import REPORT, write_text
 
     out = options.out or options.runs[0] / REPORT
     text = page([read_run(directory) for directory in options.runs])

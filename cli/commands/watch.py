@@ -28,7 +28,7 @@ def register(jobs: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    from server.live import HOST, LiveRun, serve
+    from server.report.live import HOST, LiveRun, serve
 
     if not options.runs[0].is_dir():
         raise SettingsError(f"{options.runs[0]} is not a directory: RUN is the directory of a run")

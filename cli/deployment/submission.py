@@ -15,10 +15,10 @@ from cli.deployment.supervisor import flower_environment, program, say
 from cli.toml_text import settings_toml
 from common.classes import agreed_classes
 from common.config import Config, SettingsError, flat_values, parse
-from server.event_log import read_events
-from server.events import RunEnded
 from server.flower.log_lines import started_run
-from server.run_directory import CHECKPOINTS, run_name
+from server.history.event_log import read_events
+from server.history.events import RunEnded
+from server.history.run_directory import CHECKPOINTS, run_name
 
 _PROJECT = Path(__file__).parents[2]
 _CALL_EVERY = 2.0  # seconds between two calls to a server that is away

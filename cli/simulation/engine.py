@@ -29,9 +29,9 @@ from cli.simulation.one_process import OneProcessGrid
 from client.app import app as client_app
 from common.config import Config
 from server.app import conduct
-from server.events import Event, Listener, RunEnded
+from server.history.events import Event, Listener, RunEnded
+from server.history.run_directory import open_run
 from server.listeners import run_listeners
-from server.run_directory import open_run
 
 _PATIENCE = 60.0  # seconds for the listeners to finish their files after Ctrl-C
 _ORDERLY_END = 2.0  # seconds for the engine to stop by itself after that

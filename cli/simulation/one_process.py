@@ -9,8 +9,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from server.asking.grid import RunInterrupted
 from server.flower.messages import Run, app_raised, empty_run, set_message_id, speak_as
-from server.grid import RunInterrupted
 
 _RUN, _SERVER, _FIRST_NODE = 1, 1, 100
 

@@ -18,8 +18,8 @@ from common.config import Config
 from common.mean_feature import MeanFeature
 from common.signature import Signature
 from common.subspace import Subspace
+from server.history.run_directory import is_finished
 from server.methods import get_method
-from server.run_directory import is_finished
 
 _EMBEDDED = {Signature.kind, MeanFeature.kind, Subspace.kind}
 

@@ -17,10 +17,10 @@ from scipy.stats import wilcoxon
 
 from cli.suites.running import read_cost
 from cli.suites.suite import METRICS, Cell
-from server import run_directory
-from server.event_log import read_events
-from server.events import ReplyAccepted
-from server.run_directory import is_finished
+from server.history import run_directory
+from server.history.event_log import read_events
+from server.history.events import ReplyAccepted
+from server.history.run_directory import is_finished
 
 # What is read of every round, over all sites.
 CURVES = (*METRICS, "mean_site_accuracy", "worst_tenth_accuracy")

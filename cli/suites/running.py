@@ -19,8 +19,8 @@ from pathlib import Path
 from cli.suites.suite import Cell
 from cli.toml_text import settings_toml
 from common.config import SettingsError
-from server import run_directory
-from server.run_directory import is_finished, write_json
+from server.history import run_directory
+from server.history.run_directory import is_finished, write_json
 
 LOG, SETTINGS, COST = "simulate.log", "config.toml", "cost.json"
 _LAST_LINES = 3

@@ -37,18 +37,27 @@ def plain_text(value: object) -> str:
 
 def size(content: RecordDict) -> int:
     """Bytes of all arrays in a message."""
-    return sum(
-        len(array.data) for record in content.values() if isinstance(record, ArrayRecord) for array in record.values()
-    )
+    return sum(_sizes(content).values())
 
 
 def check_size(content: RecordDict, limit_mb: int) -> None:
-    """Raise if the arrays of a message are larger than agreed."""
-    total = size(content)
+    """Raise if the arrays of a message are larger than agreed; the record with the most of them is named."""
+    sizes = _sizes(content)
+    total = sum(sizes.values())
     if total > limit_mb * MEGABYTE:
+        largest = plain_text(max(sizes, key=sizes.__getitem__)[:_LONGEST_NAME])
         raise WireError(
-            f"{total / MEGABYTE:.1f} MB of arrays, at most {limit_mb} MB are allowed (round.max_message_mb)"
+            f"{total / MEGABYTE:.1f} MB of arrays, the most of them in {largest!r}; "
+            f"at most {limit_mb} MB are allowed (round.max_message_mb)"
         )
+
+
+def _sizes(content: RecordDict) -> dict[str, int]:
+    return {
+        key: sum(len(array.data) for array in record.values())
+        for key, record in content.items()
+        if isinstance(record, ArrayRecord)
+    }
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------

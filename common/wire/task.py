@@ -12,7 +12,17 @@ from pydantic import ValidationError
 from common.config import SiteSettings
 from common.extras import InvalidExtras, Network, Rule, check_extras
 from common.state import Extras, State
-from common.wire.records import VERSION, WireError, arrays_of, count, counts, pack_arrays, scalars_of, text
+from common.wire.records import (
+    VERSION,
+    WireError,
+    arrays_of,
+    count,
+    counts,
+    pack_arrays,
+    plain_text,
+    scalars_of,
+    text,
+)
 
 _MODEL = "model"
 _EXTRA = "extra "
@@ -134,7 +144,7 @@ def unpack_extras(
     try:
         check_extras(extras, declared, network, complete=complete)
     except InvalidExtras as error:
-        raise WireError(str(error)) from None
+        raise WireError(plain_text(error)) from None
     return extras
 
 

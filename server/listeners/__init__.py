@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from common.config import SettingsError
-from server.events import Listener
+from server.history.events import Listener
 from server.listeners.artifacts import Artifacts
 from server.listeners.journal import Journal
 from server.listeners.progress import progress

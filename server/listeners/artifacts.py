@@ -20,9 +20,9 @@ from common.methods import agreement_on
 from common.metrics import Metrics
 from common.site_card import SiteCard
 from common.state import State
-from server import run_directory
-from server.event_log import read_events
-from server.events import (
+from server.history import run_directory
+from server.history.event_log import read_events
+from server.history.events import (
     Event,
     GroupsFormed,
     RoundFinished,

@@ -6,9 +6,9 @@ import json
 import time
 from pathlib import Path
 
-from server import run_directory
-from server.event_log import encode
-from server.events import Event
+from server.history import run_directory
+from server.history.event_log import encode
+from server.history.events import Event
 
 
 class Journal:

@@ -19,8 +19,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
 from common.config import Config, flat_values
-from server import run_directory
-from server.events import Event, GroupsFormed, RoundFinished, RunEnded, RunResumed, RunStarted
+from server.history import run_directory
+from server.history.events import Event, GroupsFormed, RoundFinished, RunEnded, RunResumed, RunStarted
 from server.listeners.scores import scores
 
 EXPERIMENT = "coterie"

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from common.config import Config
 from common.readable import duration
-from server.events import (
+from server.history.events import (
     CheckpointFailed,
     Event,
     GroupKept,

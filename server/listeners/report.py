@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from server import run_directory
-from server.events import Event, RunEnded
+from server.history import run_directory
+from server.history.events import Event, RunEnded
 
 
 class Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from server.events import RoundFinished
+from server.history.events import RoundFinished
 
 
 def scores(event: RoundFinished) -> dict[str, float]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Config
-from server import run_directory
-from server.event_log import read_events
-from server.events import (
+from server.history import run_directory
+from server.history.event_log import read_events
+from server.history.events import (
     Event,
     GroupsFormed,
     RoundFinished,
@@ -24,8 +24,8 @@ from server.events import (
     SitesPersonalised,
     StageStarted,
 )
-from server.ledger import Ruling, evidence_entry, rulings
-from server.run_directory import finite
+from server.history.ledger import Ruling, evidence_entry, rulings
+from server.history.run_directory import finite
 
 
 class Summary:

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from common.metrics import Metrics
-from server import run_directory
-from server.event_log import EventLog, read_events
-from server.events import Event, RoundFinished, RoundTrained, RunEnded, RunResumed, RunStarted
+from server.history import run_directory
+from server.history.event_log import EventLog, read_events
+from server.history.events import Event, RoundFinished, RoundTrained, RunEnded, RunResumed, RunStarted
 
 COLUMNS = (
     "round", "scope", "name", "group", "sites", "samples", "accuracy", "macro_f1", "auc", "loss",

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
-from server.events import Event, GroupsFormed, RoundFinished, RunEnded, RunResumed, RunStarted, SitesMoved
+from server.history.events import Event, GroupsFormed, RoundFinished, RunEnded, RunResumed, RunStarted, SitesMoved
 from server.listeners.scores import scores
 
 FOLDER = "tensorboard"

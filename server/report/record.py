@@ -18,10 +18,10 @@ from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
 from common.metrics import Metrics
 from common.site_card import SiteCard
-from server import run_directory
 from server.clustering.distances import checked_distance
-from server.event_log import EventLog, Logged, read_events
-from server.events import (
+from server.history import run_directory
+from server.history.event_log import EventLog, Logged, read_events
+from server.history.events import (
     CheckpointFailed,
     Event,
     GroupKept,
@@ -43,7 +43,7 @@ from server.events import (
     Solved,
     StageStarted,
 )
-from server.ledger import Ruling, rulings
+from server.history.ledger import Ruling, rulings
 from server.methods import METHODS, Method
 
 Name = TypeVar("Name")

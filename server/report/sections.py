@@ -12,7 +12,7 @@ import numpy as np
 
 from common.config import flatten
 from common.readable import megabytes, percent
-from server.events import SitesPersonalised
+from server.history.events import SitesPersonalised
 from server.report.course_figures import STAGES, cost_figures, evidence_words, moves_figure
 from server.report.figure import Figure
 from server.report.grouping_figures import grouping_figures

@@ -9,8 +9,8 @@ import pytest
 from cli.main import main
 from common.config import Config, load
 from server.app import conduct
+from server.history.run_directory import open_run
 from server.listeners import run_listeners
-from server.run_directory import open_run
 from tests.support.loopback import LoopbackGrid
 
 SETTINGS = """

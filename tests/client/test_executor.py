@@ -712,7 +712,7 @@ def test_a_run_goes_on_when_a_child_is_killed_and_a_supernode_restarts(federatio
     assert "SIGKILL" in left_out["reason"]
     assert left_out["time"] - killed_at < 20, "without the executor's report it takes Flower more than a minute"
 
-    wait_until(lambda: events("StageStarted", stage="evaluate", round_number=1))
+    wait_until(lambda: events("StageStarted", stage="train", round_number=2))
     federation.processes["node1"].terminate()
     federation.processes["node1"].wait(timeout=30)
     federation.start_supernode(1)

@@ -19,7 +19,7 @@ from common.config import Config
 from common.models import build
 from common.state import State
 from server.app import conduct, initial_state
-from server.events import Event, RoundFinished, SitesPersonalised
+from server.history.events import Event, RoundFinished, SitesPersonalised
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record, failed, on, run, run_to_disk
 

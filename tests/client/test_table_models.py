@@ -22,10 +22,10 @@ from common.config import Config, SettingsError, parse
 from common.kept_model import ModelCard, load_model, save_model
 from common.state import State
 from server.app import conduct
-from server.events import ModelKept, RoundFinished, RunEnded, SiteLeftOut, SitesPersonalised
+from server.history.events import ModelKept, RoundFinished, RunEnded, SiteLeftOut, SitesPersonalised
 from server.listeners import run_listeners
 from server.report.record import read_run
-from tests.server.test_one_round import WINES, OwnGrid, as_toml, export_all, make_own
+from tests.server.collaboration.test_one_round import WINES, OwnGrid, as_toml, export_all, make_own
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record, made
 from tests.support.tables import wine_settings, write_csv

@@ -24,7 +24,7 @@ from common.config import Config, SettingsError
 from common.kept_model import ModelCard, load_model, save_model
 from common.models import build, get_state
 from server.app import conduct
-from server.events import RoundFinished, RunEnded, SiteLeftOut, StageStarted
+from server.history.events import RoundFinished, RunEnded, SiteLeftOut, StageStarted
 from server.listeners import run_listeners
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record, made, run

@@ -386,3 +386,66 @@ def test_that_a_model_is_kept_round_trips() -> None:
     ):
         with pytest.raises(wire.WireError, match=words):
             wire.unpack_kept(content, limit_mb=1)
+
+
+def whole_task() -> wire.Task:
+    return wire.Task(
+        Config().for_site(), 3, 20, run="00ff", rule="scaffold", group=2, tests=2, accepted=1, checkpoints=(1, 2),
+        folder="/runs/x/memory", question="losses",
+    )  # fmt: skip
+
+
+def test_everything_a_site_must_know_travels_with_the_task() -> None:
+    assert wire.unpack_task(wire.pack_task(whole_task())) == whole_task()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("run", "../../x", "stamp must be at most 32 hexadecimal digits"),
+        ("run", 33 * "a", "stamp"),
+        ("run", 5, "run must be text"),
+        ("rule", 5, "rule must be text"),
+        ("question", 1.0, "question must be text"),
+        ("folder", True, "folder must be text"),
+        ("tests", -1, "tests must be a whole number"),
+        ("tests", 1.0, "tests must be a whole number"),
+        ("accepted", -1, "accepted must be a whole number"),
+        ("accepted", 2**31, "accepted must be a whole number"),
+        ("checkpoints", 3, "checkpoints must be a list"),
+        ("checkpoints", [-1], "checkpoints must be whole numbers"),
+        ("checkpoints", [1.5], "checkpoints must be whole numbers"),
+        ("checkpoints", list(range(9)), "checkpoints must be a list of at most 8"),
+    ],
+)
+def test_bad_tasks_are_named(key: str, value: object, reason: str) -> None:
+    content = wire.pack_task(whole_task())
+    content["task"] = ConfigRecord(dict(content.config_records["task"]) | {key: value})  # type: ignore[dict-item]
+    with pytest.raises(wire.WireError, match=reason):
+        wire.unpack_task(content)
+
+
+def test_a_site_says_that_it_has_forgotten() -> None:
+    for fresh in (True, False):
+        sent = wire.pack_update(wire.Update({"w": np.ones(2, np.float32)}, 5, 0.25, 1.0, fresh=fresh))
+        assert read_update(sent).fresh is fresh
+    sent.metric_records["training"]["fresh"] = 2
+    with pytest.raises(wire.WireError, match="fresh must be 0 or 1, not 2"):
+        read_update(sent)
+
+
+def test_why_a_model_is_untested_is_told_beside_an_update() -> None:
+    content = update()
+    content.update(wire.pack_untested("its scores\x1b[2J are not finite"))
+    assert read_update(content).samples == 5
+    with pytest.raises(wire.WireError, match=r"its scores.* are not finite") as caught:
+        wire.unpack_evaluation(content, classes=CLASSES, limit_mb=1)
+    assert str(caught.value).isprintable()
+
+
+def test_a_test_arrives_beside_a_refusal_to_train() -> None:
+    content = evaluation()
+    content.update(wire.pack_refusal("the loss became nan"))
+    assert wire.unpack_evaluation(content, classes=CLASSES, limit_mb=1).statistics.confusion.sum() == 6
+    with pytest.raises(wire.WireError, match="the loss became nan"):
+        read_update(content)

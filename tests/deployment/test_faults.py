@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from server.events import ReplyAccepted
+from server.history.events import ReplyAccepted
 from tests.support.faults import ROUNDS, WRONG_ANSWERS, Stage, stage_faults
 
 pytestmark = pytest.mark.federation

@@ -117,7 +117,7 @@ def test_a_grid_is_what_ours_are() -> None:
         "set_run",
     }
     assert Grid.__abstractmethods__ == expected, changed(
-        f"a Grid was {sorted(expected)}", "server/grid.py, with cli/simulation/one_process.py,"
+        f"a Grid was {sorted(expected)}", "server/asking/grid.py, with cli/simulation/one_process.py,"
     )
 
 
@@ -135,13 +135,13 @@ def test_flower_tells_when_a_node_came_back_and_not_when_it_beats() -> None:
         seen.append(info.last_activated_at)
         time.sleep(0.01)
     assert seen[0] == seen[1] != seen[2], changed(
-        "last_activated_at changed when a node came back, and only then", "server/grid.py, Attendance,"
+        "last_activated_at changed when a node came back, and only then", "server/asking/grid.py, Attendance,"
     )
 
 
 def test_a_node_of_which_flower_tells_nothing_was_never_away() -> None:
     assert messages.NodeInfo(node_id=1).last_activated_at == "", changed(
-        "a node without a time had an empty one", "server/grid.py, Attendance,"
+        "a node without a time had an empty one", "server/asking/grid.py, Attendance,"
     )
 
 

@@ -16,7 +16,8 @@ from common import wire
 from common.config import Config
 from common.state import State
 from server.app import conduct, initial_state
-from server.events import (
+from server.asking.grid import StreamingGrid
+from server.history.events import (
     Event,
     GroupKept,
     GroupsFormed,
@@ -28,7 +29,6 @@ from server.events import (
     SiteLeftOut,
     SitePlaced,
 )
-from server.grid import StreamingGrid
 from server.listeners import run_listeners
 from server.strategy import NoSites
 from tests.support.loopback import LoopbackGrid
@@ -571,7 +571,7 @@ def test_a_listener_that_fails_does_not_stop_the_run(small_config: MakeConfig) -
 
 
 def test_it_also_works_on_flowers_own_grid_without_the_wrapper(small_config: MakeConfig) -> None:
-    from server.events import Audience
+    from server.history.events import Audience
     from server.methods import get_method
     from server.strategy import ClusteredStrategy
 

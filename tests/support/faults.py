@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cli.deployment import authority
-from server.event_log import Logged
-from server.events import (
+from server.history.event_log import Logged
+from server.history.events import (
     CheckpointFailed,
     Event,
     GroupsFormed,
     ReplyAccepted,
-    RoundFinished,
+    RoundTrained,
     RunEnded,
     RunResumed,
     SiteLeftOut,
@@ -158,7 +158,7 @@ def stage_faults(root: Path) -> Stage:
         write_digits(root / "data" / site, classes, first=20 * number)
     (root / "orders").mkdir()
     (root / "run.toml").write_text(CONFIG)
-    addition = "\nfrom client import misbehaviour\n\n_reply = misbehaviour.around(_reply)\n"
+    addition = "\nfrom client import misbehaviour\n\nreply = misbehaviour.around(reply)\n"
     project = changed_project(root / "project", "misbehaviour", addition)
     federation = Federation(root, project, {"MISBEHAVIOUR": str(root / "orders")})
     with small_disk(root / "disk") as disk, ended(federation):
@@ -240,7 +240,8 @@ def _strangers(stage: Stage) -> None:
     until(lambda: "SuperNode ID:" in late.text, PATIENCE, "the late site gets in")
     stage.allow(6)
     placed = stage.wait(SitePlaced, site="late")
-    said = f"joins group {placed['group']}, confidence {placed['confidence']:.2f}"
+    assert isinstance(placed.event, SitePlaced)
+    said = f"joins group {placed.event.group}, confidence {placed.event.confidence:.2f}"
     stage.note("a site joins late", "late", said, began, placed.time)
 
 
@@ -283,10 +284,10 @@ def _superlink(stage: Stage) -> None:
     began = time.time()
     os.kill(link, signal.SIGKILL)
     stage.allow(11)
-    finished = stage.wait(RoundFinished, round_number=11)
-    trained = {entry.event.site for entry in stage.events(ReplyAccepted, stage="train", round_number=11)}
-    said = f"started again; round 11 is finished by {len(trained)} of 5 sites"
-    stage.note("the SuperLink is killed", "the server's log", said, began, finished.time)
+    trained = stage.wait(RoundTrained, round_number=11)
+    heard = {entry.event.site for entry in stage.events(ReplyAccepted, stage="train", round_number=11)}
+    said = f"started again; round 11 is finished by {len(heard)} of 5 sites"
+    stage.note("the SuperLink is killed", "the server's log", said, began, trained.time)
 
 
 def _server_app(stage: Stage) -> None:
@@ -301,8 +302,9 @@ def _server_app(stage: Stage) -> None:
     began = time.time()
     _start(stage, "--resume")
     resumed = stage.wait(RunResumed)
-    said = f"goes on after round {resumed['round_number']}"
-    stage.note("… and the run is resumed", "the run", said, began, stage.wait(RoundFinished, round_number=12).time)
+    assert isinstance(resumed.event, RunResumed)
+    said = f"goes on after round {resumed.event.round_number}"
+    stage.note("… and the run is resumed", "the run", said, began, stage.wait(RoundTrained, round_number=12).time)
 
 
 def _leaving(stage: Stage) -> None:

@@ -26,8 +26,8 @@ from sklearn.datasets import load_digits
 
 from cli.deployment.layout import Layout
 from cli.main import main
-from server.event_log import Logged, read_events
-from server.events import Event
+from server.history.event_log import Logged, read_events
+from server.history.events import Event
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,9 +19,9 @@ import torch
 
 from common.config import Config, parse
 from server.app import conduct
-from server.events import Event
+from server.history.events import Event
+from server.history.run_directory import open_run
 from server.listeners import run_listeners
-from server.run_directory import open_run
 from tests.support.loopback import LoopbackGrid
 
 SETTINGS = {

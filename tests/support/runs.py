@@ -11,7 +11,7 @@ from common import wire
 from common.config import Config
 from common.extras import Network
 from server.app import conduct
-from server.events import Event, SiteLeftOut
+from server.history.events import Event, SiteLeftOut
 from server.listeners import run_listeners
 from tests.support.loopback import SUPERLINK, Fault, LoopbackGrid
 

@@ -11,7 +11,7 @@ from common.extras import InvalidExtras
 from common.local_steps import step_weight
 from common.methods.fednova import PROGRESS
 from common.state import State
-from server.events import RoundFinished, SiteLeftOut
+from server.history.events import RoundFinished, SiteLeftOut
 from tests.support.rules import Reply, close_round, rule_of
 from tests.support.runs import MakeConfig, run
 

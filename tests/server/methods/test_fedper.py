@@ -13,7 +13,7 @@ from common import wire
 from common.config import SettingsError
 from common.methods import agreement_on
 from common.state import State
-from server.events import MemoryLost, RoundFinished, SiteLeftOut
+from server.history.events import MemoryLost, RoundFinished, SiteLeftOut
 from tests.support.rules import Reply, close_round, rule_of
 from tests.support.runs import MakeConfig, Record, run, run_to_disk
 

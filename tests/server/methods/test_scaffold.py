@@ -14,7 +14,7 @@ from common import wire
 from common.methods.scaffold import VARIATE
 from common.state import State
 from server.app import conduct
-from server.events import MemoryLost, RoundFinished, SiteLeftOut
+from server.history.events import MemoryLost, RoundFinished, SiteLeftOut
 from server.listeners import run_listeners
 from tests.support.loopback import LoopbackGrid
 from tests.support.quadratic import NAME, point, train_site

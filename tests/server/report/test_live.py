@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.invented import Plot, write_run
 from cli.main import main
-from server.live import HOST, LiveRun, serve
+from server.report.live import HOST, LiveRun, serve
 from tests.support.browser import CHROMIUM, DESKTOP, DRIVER, MISSING, chromium
 
 
@@ -133,7 +133,7 @@ def test_what_a_reader_sends_is_never_sent_back(growing: Growing) -> None:
 
 
 def test_a_costly_page_is_not_made_all_the_time(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.live._CHEAP", 0.0)
+    monkeypatch.setattr("server.report.live._CHEAP", 0.0)
     run = LiveRun([growing.directory])
     stamp, text = run.news("")
     assert text is not None

@@ -18,8 +18,8 @@ from benchmarks.invented import Plot, write_run
 from cli.main import main
 from common.config import SettingsError, parse
 from common.metrics import Metrics
-from server.event_log import read_events
-from server.events import (
+from server.history.event_log import read_events
+from server.history.events import (
     Event,
     GroupRetired,
     MemoryLost,

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from benchmarks.invented import Plot, write_run
+from server.history.run_directory import write_text
 from server.report import page, read_run
-from server.run_directory import write_text
 from tests.server.report.test_report import EVIL
 from tests.support.browser import CHROMIUM, DESKTOP, DRIVER, MISSING, PHONE, Browser, chromium
 

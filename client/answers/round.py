@@ -1,0 +1,68 @@
+"""A round at a site: test the model that came, which is the result of the last round, then train it."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from flwr.app import RecordDict
+
+from client.answers.refusal import reason_of
+from client.memory import forget_old_runs
+from client.request import Request, tested
+from common import wire
+
+_log = logging.getLogger("coterie")
+
+
+def train_round(request: Request) -> RecordDict:
+    """Test, if the task says so, and train. Either may fail without the other."""
+    content = test_round(request) if request.task.tests else RecordDict()
+    try:
+        trained = _trained(request)
+    except Exception as error:
+        if not content:
+            raise
+        _log.exception("this site cannot train in round %d", request.task.round_number)
+        trained = wire.pack_refusal(reason_of(error, request.identity))
+    content.update(trained)
+    return content
+
+
+def _trained(request: Request) -> RecordDict:
+    start = time.perf_counter()
+    task, method = request.task, request.method
+    visit = request.visit(method.agreement.down)
+    trained = method.train(visit)
+    # Written before the answer goes out: a round that counted must be remembered.
+    if trained.memory is not None:
+        if not visit.memory:
+            forget_old_runs(request.identity)
+        request.memory.remember(task.round_number, trained.memory, accepted=task.accepted, checkpoints=task.checkpoints)
+    fresh = method.agreement.remembers and task.accepted > 0 and not visit.memory
+    seconds = time.perf_counter() - start
+    return wire.pack_update(wire.Update(trained.state, trained.samples, trained.loss, seconds, trained.extras, fresh))
+
+
+def test_round(request: Request) -> RecordDict:
+    """Test the model that came on the site's test split as it was in the round whose result the model is."""
+    start = time.perf_counter()
+    try:
+        method = request.method
+        visit = request.in_round(request.task.tests).visit()
+        statistics = tested(visit.load(method.served(visit)), visit.site)
+    except Exception as error:
+        _log.exception("this site cannot test the models of round %d", request.task.tests)
+        return wire.pack_untested(reason_of(error, request.identity))
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+
+
+def answer_question(request: Request) -> RecordDict:
+    """Answer what the method asks outside of training."""
+    start = time.perf_counter()
+    method, asked = request.method, request.task.question
+    question = method.agreement.questions.get(asked)
+    if question is None:
+        raise wire.WireError(f"this site knows no question {wire.plain_text(asked)!r} of {method.agreement.rule}")
+    visit = request.visit(question.down, with_model=False)
+    return wire.pack_answered(wire.Answered(method.answer(asked, visit), time.perf_counter() - start))

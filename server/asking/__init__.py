@@ -1,0 +1,1 @@
+"""Asking sites: the only place that sends questions."""

@@ -1,0 +1,229 @@
+"""Asking sites who they are, and deciding who may take part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from flwr.app import RecordDict
+
+from common import wire
+from common.classes import agreed_classes
+from common.config import Config
+from common.state import State
+from server.asking.grid import StreamingGrid
+from server.asking.stage import Addressee, Exchange, Failure, Question, ask
+from server.history.events import Audience, SiteLeftOut, Stage
+from server.methods import Method
+from server.roster import Member, Roster, common_form
+
+_MOST_FAILURES = 3
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A connected node of which nothing else is known yet."""
+
+    node_id: int
+
+    @property
+    def name(self) -> str:
+        return f"node {self.node_id}"
+
+
+class Enrolment:
+    """Sends the query before training to nodes, once each, and screens the answers.
+
+    Parameters
+    ----------
+    config, method
+        What is asked: the method's fingerprint, under the run's settings.
+    initial
+        The model every site starts from, sent along where the fingerprint needs it.
+    roster
+        The members so far; a newcomer may not take the name of one that is connected.
+    audience
+        Hears who was turned away, and why.
+    """
+
+    def __init__(self, config: Config, method: Method, initial: State, roster: Roster, audience: Audience) -> None:
+        self._config = config
+        self._method = method
+        self._initial = initial
+        self._roster = roster
+        self._audience = audience
+        self._class_count = len(agreed_classes(config.data))
+        # Nodes that are not asked again: what they said was wrong, or they failed too often.
+        self._turned_away: set[int] = set()
+        self._failures: Counter[int] = Counter()
+        self._reasons: Counter[str] = Counter()
+
+    def strangers(self, grid: StreamingGrid) -> list[int]:
+        """Connected nodes that have not been asked yet."""
+        return [
+            node
+            for node in sorted(grid.get_node_ids())
+            if self._roster.at_node(node) is None and node not in self._turned_away
+        ]
+
+    def why_nobody(self) -> str:
+        """The reasons for which nodes were left out, the most frequent first."""
+        return "; ".join(f"{count} × {reason}" for reason, count in self._reasons.most_common(3))
+
+    def introduce(
+        self, grid: StreamingGrid, nodes: list[int], round_number: int
+    ) -> list[tuple[wire.Introduction, int]]:
+        """Ask nodes who they are; return those that can take part with their node ids, by name."""
+        found: dict[str, tuple[wire.Introduction, int]] = {}
+        # Once training has begun, all other sites wait meanwhile: a silent newcomer is tried again next round.
+        timeout = self._config.round.deadline if round_number == 0 else self._patience
+
+        def fail(node: Addressee, failure: Failure) -> None:
+            if failure.is_wrong:
+                self._turn_away(node.node_id, round_number, failure.reason)
+            else:
+                self._failures[node.node_id] += 1
+                self._put_off(node.node_id, round_number, failure.reason)
+
+        asked = [_Node(node) for node in nodes]
+        for node, introduction in self._ask("enrol", grid, asked, round_number, timeout, fail):
+            name = introduction.card.name
+            if name in found or self._is_connected(name, grid):
+                # Perhaps the same site, restarted, whose old node is not yet known to be gone.
+                self._put_off(node.node_id, round_number, _clash(name))
+                continue
+            found[name] = (introduction, node.node_id)
+        return self._comparable(found, round_number)
+
+    def ask_again(
+        self, grid: StreamingGrid, members: Sequence[Member], round_number: int
+    ) -> dict[str, wire.Introduction]:
+        """Ask members anew for card and fingerprint, because their data changed; return the usable answers by name."""
+
+        def fail(member: Addressee, failure: Failure) -> None:
+            self._audience.tell(SiteLeftOut("confirm", round_number, member.name, failure.reason))
+
+        def check(member: Addressee, introduction: wire.Introduction) -> None:
+            if reason := _contradiction(self._roster[member.name], introduction):
+                raise wire.WireError(reason)
+
+        answers = self._ask("confirm", grid, members, round_number, self._patience, fail, check)
+        return dict(sorted((member.name, introduction) for member, introduction in answers))
+
+    def recognise(self, grid: StreamingGrid, nodes: list[int], round_number: int) -> dict[str, int]:
+        """Ask nodes only for their names; return the nodes of known members. Nobody is turned away for anything."""
+        seats: dict[str, int] = {}
+
+        def fail(node: Addressee, failure: Failure) -> None:
+            self._put_off(node.node_id, round_number, failure.reason)
+
+        asked, deadline = [_Node(node) for node in nodes], self._config.round.deadline
+        for node, introduction in self._ask("enrol", grid, asked, round_number, deadline, fail, names_only=True):
+            name = introduction.card.name
+            if name in seats:
+                self._put_off(node.node_id, round_number, _clash(name))
+            elif name in self._roster:
+                seats[name] = node.node_id
+        return seats
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for which everybody waits for the answer of a few."""
+        return min(self._config.round.deadline, self._config.round.start_timeout)
+
+    def _ask(
+        self,
+        stage: Stage,
+        grid: StreamingGrid,
+        asked: Sequence[Addressee],
+        round_number: int,
+        timeout: float,
+        fail: Callable[[Addressee, Failure], None],
+        check: Callable[[Addressee, wire.Introduction], None] = lambda one, introduction: None,
+        *,
+        names_only: bool = False,
+    ) -> Iterator[tuple[Addressee, wire.Introduction]]:
+        """Yield the introductions of those who answer, as they come."""
+        fingerprint = None if names_only else self._method.fingerprint
+        task = wire.Task(self._config.for_site(), round_number, self._config.rounds)
+        # Serialised once: all questions share the record.
+        needs_model = fingerprint is not None and self._method.fingerprint_needs_model
+        model = wire.pack_arrays(self._initial) if needs_model else None
+
+        def read(one: Addressee, content: RecordDict) -> wire.Introduction:
+            introduction = wire.unpack_introduction(
+                content,
+                classes=self._class_count,
+                fingerprint=fingerprint,
+                limit_mb=self._config.round.max_message_mb,
+            )
+            check(one, introduction)
+            return introduction
+
+        exchange = Exchange(
+            self._audience,
+            stage,
+            round_number,
+            asked,
+            lambda one: Question(wire.pack_task(task, model), f"query.{fingerprint or 'hello'}"),
+            read,
+            timeout=timeout,
+            limits="round.deadline" if timeout == self._config.round.deadline else "round.start_timeout",
+            fail=fail,
+            name=lambda one, introduction: introduction.card.name,
+        )
+        return ask(exchange, grid, timeout)
+
+    def _is_connected(self, name: str, grid: StreamingGrid) -> bool:
+        return name in self._roster and self._roster[name].node_id in set(grid.get_node_ids())
+
+    def _comparable(
+        self, found: dict[str, tuple[wire.Introduction, int]], round_number: int
+    ) -> list[tuple[wire.Introduction, int]]:
+        """Turn away sites whose fingerprint is of another form than the others'."""
+        # Those who are in set the rule; only at the beginning does the majority.
+        known = {member.name: member.fingerprint for member in self._roster.members if member.fingerprint is not None}
+        if not known:
+            known = {name: one.fingerprint for name, (one, _) in found.items() if one.fingerprint is not None}
+        usual = common_form(known) if known else ""
+        accepted = []
+        for name in sorted(found):
+            introduction, node = found[name]
+            fingerprint = introduction.fingerprint
+            if fingerprint is None or fingerprint.form == usual:
+                accepted.append((introduction, node))
+            else:
+                self._turn_away(
+                    node,
+                    round_number,
+                    f"{name}: {fingerprint.form} where the other sites have {usual}; "
+                    f"all sites need {fingerprint.agreement}",
+                )
+        return accepted
+
+    def _put_off(self, node: int, round_number: int, reason: str) -> None:
+        """Leave a node out for now; it is asked again next round, unless it has failed too often."""
+        self._reasons[reason] += 1
+        if self._failures[node] >= _MOST_FAILURES:
+            self._turned_away.add(node)
+        self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
+
+    def _turn_away(self, node: int, round_number: int, reason: str) -> None:
+        self._reasons[reason] += 1
+        self._turned_away.add(node)
+        self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
+
+
+def _contradiction(member: Member, introduction: wire.Introduction) -> str:
+    """What in a new introduction cannot come from the member it is ascribed to."""
+    if introduction.card.name != member.name:
+        return f"calls itself {introduction.card.name!r} now"
+    known, fresh = member.fingerprint, introduction.fingerprint
+    if known is not None and fresh is not None and known.form != fresh.form:
+        return f"{fresh.form} where it had {known.form} before"
+    return ""
+
+
+def _clash(name: str) -> str:
+    return f"another connected site is called {name!r}: each needs its own name"

@@ -1,0 +1,1 @@
+"""What happened in a run: events, their log, checkpoints, the run directory."""

@@ -1,0 +1,124 @@
+"""Reviews every round for sites that no longer belong to their group, and asks those under suspicion, and only them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.config import Config
+from common.state import flat_head
+from common.wire import Introduction
+from server.history.events import Audience, SiteRenewed
+from server.methods import Method, migration_rule
+from server.methods.training import Contribution, Move, Mover, Remembered
+from server.migration import GuardedRule, PublishedRule, Suspect, Verdict, by_signature
+from server.roster import Member, Roster
+
+# After so many questions without an answer a suspect is judged by its updates alone.
+_MOST_QUESTIONS = 3
+
+
+AskAgain = Callable[[Sequence[Member], int], dict[str, Introduction]]
+
+
+class Migration(Mover):
+    """The run's migration rule, at work on its roster.
+
+    Parameters
+    ----------
+    config, method
+        Which rule; whether a suspect can be asked for a fresh fingerprint.
+    roster
+        The members. Their fingerprints are renewed here; their groups are changed by the strategy.
+    ask_again
+        Asks members for card and fingerprint anew, in a round; returns the usable answers by name.
+    audience
+        Hears whose card is a new one.
+    """
+
+    def __init__(self, config: Config, method: Method, roster: Roster, ask_again: AskAgain, audience: Audience) -> None:
+        self._config = config
+        self._method = method
+        self._roster = roster
+        self._ask_again = ask_again
+        self._audience = audience
+        published = migration_rule(config) == "fedcm"
+        self._rule = (
+            PublishedRule(config.migration)
+            if published
+            else GuardedRule(config.migration, probation=method.can_confirm)
+        )
+        self._unanswered: Counter[str] = Counter()
+        # What this round's updates change in the heads.
+        self._changes: dict[str, NDArray[np.float64]] = {}
+
+    def observe(self, contribution: Contribution) -> None:
+        """Note how the head moves."""
+        self._changes[contribution.site] = flat_head(contribution.after) - flat_head(contribution.before)
+
+    def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> Iterator[Move]:
+        """Judge the head updates of a round; a suspect may be found to stay."""
+        changes, self._changes = self._changes, {}
+        labels = {site: group for group, sites in groups.items() for site in sites}
+        for verdict in self._verdicts(round_number, changes, labels):
+            yield Move((verdict.site,), verdict.origin, verdict.target, verdict.evidence)
+
+    def _verdicts(
+        self, round_number: int, changes: Mapping[str, NDArray[np.float64]], groups: Mapping[str, int]
+    ) -> Iterator[Verdict]:
+        if isinstance(self._rule, PublishedRule):
+            yield from self._rule.moves(changes, groups)
+            return
+        suspects = self._rule.suspects(round_number, changes, groups)
+        if self._method.can_confirm:
+            # Who does not answer stays under suspicion and is asked again, but not for ever: everybody waits for it.
+            asked = [suspect for suspect in suspects if self._unanswered[suspect.site] < _MOST_QUESTIONS]
+            yield from self._confirmed(round_number, asked)
+            suspects = [suspect for suspect in suspects if self._unanswered[suspect.site] >= _MOST_QUESTIONS]
+        for suspect in suspects:
+            verdict = self._rule.by_direction(suspect)
+            if verdict is not None:
+                del self._unanswered[suspect.site]
+                yield verdict
+
+    def state(self) -> Remembered:
+        """What must be remembered from round to round."""
+        return {"rule": self._rule.state(), "unanswered": dict(self._unanswered)}
+
+    def restore(self, state: Remembered) -> None:
+        """Remember what an earlier `state` said."""
+        self._rule.restore(state["rule"])
+        self._unanswered = Counter(state["unanswered"])
+
+    def settle(self, move: Move, group: int, round_number: int) -> None:
+        """Note that a move was carried out: the site belongs to `group` now."""
+        if isinstance(self._rule, GuardedRule):
+            (site,) = move.sites
+            self._rule.settle(Verdict(site, move.origin, move.target, move.evidence), group, round_number)
+
+    def _confirmed(self, round_number: int, suspects: Sequence[Suspect]) -> Iterator[Verdict]:
+        """Ask suspects for fresh fingerprints and judge those that answer."""
+        assert isinstance(self._rule, GuardedRule)
+        assert self._method.distance is not None
+        if not suspects:
+            return
+        answers = self._ask_again([self._roster[one.site] for one in suspects], round_number)
+        self._unanswered.update(suspect.site for suspect in suspects if suspect.site not in answers)
+        suspects = [suspect for suspect in suspects if suspect.site in answers]
+        if not suspects:
+            return
+        members = self._roster.members
+        fresh = [answers[suspect.site] for suspect in suspects]
+        distance = self._method.distance([*members, *fresh], self._config)
+        rows = np.arange(len(members))
+        position = {member.name: index for index, member in enumerate(members)}
+        for row, suspect in enumerate(suspects, start=len(members)):
+            witnesses = np.array([not self._rule.is_suspected(member.name) for member in members])
+            self._roster.renew(suspect.site, answers[suspect.site])
+            self._audience.tell(SiteRenewed(answers[suspect.site].card))
+            del self._unanswered[suspect.site]
+            yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses)
+            rows[position[suspect.site]] = row

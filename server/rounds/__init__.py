@@ -1,0 +1,1 @@
+"""One round, and what comes after the last."""

@@ -1,0 +1,224 @@
+"""One round: replies are screened, tested models are noted, updates become terms of their group's average."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from flwr.app import RecordDict
+
+from common import wire
+from common.config import Config
+from common.extras import Network
+from common.methods import agreement_on
+from common.state import State
+from server.aggregation import Accumulator, Screen
+from server.groups import Groups
+from server.history.events import Audience, GroupKept, MemoryLost, SiteLeftOut
+from server.methods import get_method
+from server.methods.training import Contribution, Mover, TrainingRule
+from server.roster import Member, Roster
+from server.rounds.testing import RoundResult
+
+# A site may train on more samples than it declared, but not on wildly more: the fixed-point averages are scaled by what
+# was declared. Where data are expected to change there is more room. Whoever outgrows that is asked anew.
+_GROWTH, _GROWTH_IF_CHANGING = 2, 16
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a site answered in a round, read and taken in.
+
+    `seconds` is what it cost the site; `stored`: it has the model it tested on its own disk now, for good.
+    """
+
+    seconds: float
+    stored: bool = False
+
+
+class Screening:
+    """Holds what sites send against what they declared.
+
+    Attributes
+    ----------
+    outgrown
+        Sites that have far more data than they declared.
+    growth
+        How many times as many samples as declared a site may have.
+    """
+
+    def __init__(self, config: Config, classes: int) -> None:
+        self._limit_mb = config.round.max_message_mb
+        self._classes = classes
+        self._up = agreement_on(get_method(config.method).rule).up
+        self._changing = config.data.watch or bool(config.drift)
+        self.growth = _GROWTH_IF_CHANGING if self._changing else _GROWTH
+        self.outgrown: set[str] = set()
+
+    def network(self, model: State) -> Network:
+        """What the extra arrays of a site are held against."""
+        return Network.of(model, self._classes)
+
+    def may_test(self, member: Member) -> bool:
+        """Whether a site may have something to test on: who had nothing is not asked, unless that may have changed."""
+        return bool(member.card.test_samples) or self._changing
+
+    def update(self, member: Member, content: RecordDict, model: State) -> wire.Update:
+        """Read an update made from a model like this one."""
+        update = wire.unpack_update(content, declared=self._up, network=self.network(model), limit_mb=self._limit_mb)
+        self._check_growth(member, update.samples, member.card.train_samples, "training")
+        return update
+
+    def evaluation(self, member: Member, content: RecordDict) -> wire.Evaluation:
+        """Read a test; one on another number of samples than the site can have is refused."""
+        evaluation = wire.unpack_evaluation(content, classes=self._classes, limit_mb=self._limit_mb)
+        count, declared = int(evaluation.statistics.confusion.sum()), member.card.test_samples
+        if not count and declared and not self._changing:
+            raise wire.WireError(f"tests on nothing after declaring {declared} samples")
+        self._check_growth(member, count, max(declared, self._changing), "test")
+        return evaluation
+
+    def _check_growth(self, member: Member, count: int, declared: int, part: str) -> None:
+        if count > self.growth * declared:
+            self.outgrown.add(member.name)
+            raise wire.WireError(f"claims {count} {part} samples after declaring {declared}")
+
+
+class Round:
+    """The updates of one round, group by group.
+
+    Parameters
+    ----------
+    round_number
+        Of the updates.
+    rule, movers
+        What an update becomes, and who looks at it.
+    groups, roster, screening
+        Of the run.
+    tested
+        The result of the last round, if it is tested along.
+    """
+
+    def __init__(
+        self,
+        round_number: int,
+        rule: TrainingRule,
+        movers: Sequence[Mover],
+        groups: Groups,
+        roster: Roster,
+        screening: Screening,
+        tested: RoundResult | None,
+    ) -> None:
+        self.round_number = round_number
+        self.tested = tested
+        # Groups whose average was closed, whether it became a model or not.
+        self.closed: set[int] = set()
+        # Sites whose update entered a mean that became a model.
+        self.accepted: dict[str, int] = {}
+        self._rule, self._movers = rule, movers
+        self._groups, self._roster, self._screening = groups, roster, screening
+        self._averages: dict[int, Accumulator] = {}
+        self._screens: dict[int, Screen] = {}
+        self._contributors: dict[int, list[str]] = {}
+        self._finished: dict[int, State] = {}
+        self._kept: list[GroupKept] = []
+        self._losses: dict[str, tuple[float, int]] = {}
+        # What each of those who train was offered.
+        self._offers: dict[str, set[int]] = {}
+
+    @property
+    def heard(self) -> int:
+        """How many updates were taken in."""
+        return len(self._losses)
+
+    @property
+    def train_loss(self) -> float:
+        """Mean over all samples that were trained on; NaN: there were none."""
+        samples = sum(count for _, count in self._losses.values())
+        # Summed by fsum, which is exact, so that the order of arrival leaves no trace.
+        return math.fsum(loss * count for loss, count in self._losses.values()) / samples if samples else math.nan
+
+    def reader(self, audience: Audience, train: set[str], test: set[str]) -> Callable[[Member, RecordDict], Reply]:
+        """Return what reads the replies of those who train and those who test, and takes them in."""
+        everybody = set(self._groups.models)
+        self._offers = {
+            name: everybody if self._rule.offers_all else {self._roster[name].group} for name in sorted(train)
+        }
+
+        def read(member: Member, content: RecordDict) -> Reply:
+            seconds, stored = 0.0, False
+            if member.name in test:
+                try:
+                    evaluation = self._take_test(member, content)
+                    seconds, stored = evaluation.seconds, evaluation.stored
+                except wire.WireError as error:
+                    if member.name not in train:
+                        raise
+                    assert self.tested is not None
+                    audience.tell(SiteLeftOut("evaluate", self.tested.round_number, member.name, str(error)))
+            if member.name in train:
+                update = self._take_update(member, content)
+                if update.fresh:
+                    audience.tell(MemoryLost(self.round_number, member.name))
+                seconds += update.seconds
+            return Reply(seconds, stored)
+
+        return read
+
+    def _take_test(self, member: Member, content: RecordDict) -> wire.Evaluation:
+        assert self.tested is not None
+        evaluation = self._screening.evaluation(member, content)
+        self.tested.add(member.name, evaluation.statistics)
+        return evaluation
+
+    def _take_update(self, member: Member, content: RecordDict) -> wire.Update:
+        update = self._screening.update(member, content, self._groups.models[member.group])
+        group = self._rule.trained(member.group, update.extras)
+        before = self._groups.models[group]
+        contribution = Contribution(
+            self.round_number, member.name, group, update.samples, before, update.state, update.extras
+        )
+        if group not in self._averages:
+            self._averages[group] = self._rule.accumulator(before, self._capacity(group))
+            self._screens[group] = Screen(before)
+        if not self._rule.is_plain:
+            # The accumulator screens what it is given, which is then no longer what the site sent.
+            self._screens[group].check(update.state, update.samples)
+        self._averages[group].add(self._rule.term(contribution), update.samples)
+        for mover in self._movers:
+            mover.observe(contribution)
+        self._contributors.setdefault(group, []).append(member.name)
+        self._losses[member.name] = (update.loss, update.samples)
+        return update
+
+    def _capacity(self, group: int) -> int:
+        """An upper bound of the samples behind a group's average, known before the first reply."""
+        everybody = sum(member.card.train_samples for member in self._roster.members)
+        return self._screening.growth * (everybody if self._rule.offers_all else self._roster.samples(group))
+
+    def close_heard(self, member: Member, waiting: Iterable[Member], needed: int) -> None:
+        """Close the averages that a member was the last to be waited for."""
+        silent = {name for one in waiting for name in self._offers.get(one.name, ())}
+        for group in self._offers.get(member.name, set()) - silent:
+            self._close(group, needed)
+
+    def close_all(self, needed: int) -> Iterator[GroupKept]:
+        """Close all averages, make them the groups' models, and yield who had too few updates for that."""
+        for group in sorted(self._averages):
+            self._close(group, needed)
+        self._groups.models |= self._finished
+        yield from self._kept
+
+    def _close(self, group: int, needed: int) -> None:
+        """Turn an accumulator into the group's new model, or keep the old one when too few sites contributed."""
+        average = self._averages.pop(group, None)
+        if average is None:
+            return
+        self.closed.add(group)
+        if average.count < needed:
+            self._kept.append(GroupKept(self.round_number, group, average.count, needed))
+            return
+        before, samples = self._groups.models[group], average.samples
+        self._finished[group] = self._rule.close(group, before, average.result(), samples)
+        self.accepted |= dict.fromkeys(self._contributors[group], self.round_number)

@@ -1,0 +1,81 @@
+"""How well the models of a round do, put together from the statistics of the sites' own test splits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
+from common.state import State
+from server.history.events import RoundFinished
+
+UNKNOWN = Metrics(math.nan, math.nan, math.nan, math.nan, 0)
+
+
+@dataclass
+class RoundResult:
+    """What a round left behind, and what its tests say so far.
+
+    Attributes
+    ----------
+    round_number, train_loss
+        Of the round.
+    labels
+        The group of every site after the round. Who came later is not part of it.
+    models
+        Of the groups, as the sites are tested with them.
+    """
+
+    round_number: int
+    train_loss: float
+    labels: dict[str, int]
+    models: dict[int, State]
+    _counts: dict[int, EvaluationStatistics] = field(default_factory=dict)
+    _losses: dict[int, list[float]] = field(default_factory=dict)
+    _sites: dict[str, Metrics] = field(default_factory=dict)
+
+    def add(self, site: str, statistics: EvaluationStatistics) -> None:
+        """Take in a site's test. The order in which they come leaves no trace."""
+        if not statistics.confusion.sum():
+            return
+        group = self.labels[site]
+        self._sites[site] = summarise(statistics)
+        # Counts add up exactly in any order; the float losses are kept apart for an exact sum.
+        self._losses.setdefault(group, []).append(statistics.loss_sum)
+        counts = replace(statistics, loss_sum=0.0)
+        self._counts[group] = pool([self._counts[group], counts]) if group in self._counts else counts
+
+    def told(self) -> RoundFinished:
+        """All of it, per group and overall; a round in which nobody could be tested is told all the same."""
+        groups = {g: replace(self._counts[g], loss_sum=math.fsum(self._losses[g])) for g in sorted(self._counts)}
+        mean, worst = site_spread([self._sites[name].accuracy for name in sorted(self._sites)])
+        return RoundFinished(
+            round_number=self.round_number,
+            overall=summarise(pool(list(groups.values()))) if groups else UNKNOWN,
+            groups={group: summarise(statistics) for group, statistics in groups.items()},
+            sites={name: self._sites[name] for name in sorted(self._sites)},
+            labels=self.labels,
+            mean_site_accuracy=mean,
+            worst_tenth_accuracy=worst,
+            train_loss=self.train_loss,
+            models=self.models,
+        )
+
+    def state(self) -> dict[str, object]:
+        """What a checkpoint keeps of it: the models are kept with the groups, and the tests are made again."""
+        loss = self.train_loss if math.isfinite(self.train_loss) else None
+        return {"round": self.round_number, "train_loss": loss, "labels": self.labels, "groups": sorted(self.models)}
+
+
+def restored(state: Mapping[str, object], models: Mapping[int, State]) -> RoundResult:
+    """The result of a round as an earlier `state` has it, not tested yet."""
+    loss, labels, groups = state["train_loss"], state["labels"], state["groups"]
+    assert isinstance(labels, dict)
+    assert isinstance(groups, list)
+    return RoundResult(
+        round_number=int(str(state["round"])),
+        train_loss=math.nan if loss is None else float(str(loss)),
+        labels=dict(labels),
+        models={int(group): models[int(group)] for group in groups},
+    )
