@@ -305,7 +305,7 @@ def test_a_failed_run_is_named_the_rest_goes_on_and_what_is_done_stays_done(
         set = {{sites = 3, rounds = 1, train.model = "mlp", cache = "{shared_cache}"}}
         [[method]]
         name = "fedcm"
-        set = {{train.lr = 1e30, train.warm_up = 1}}
+        set = {{train.lr = 1e30, fedcm.warm_up = 1}}
         [[method]]
         name = "fedavg"
         """,
