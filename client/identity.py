@@ -35,6 +35,10 @@ class Identity:
         The site's own copy of the agreed schema; a run with another one is refused (node config `schema`).
     models
         Folder for the final models (node config `models`); None: as `models_folder` has it.
+    memory
+        Folder for what the site remembers of a run (node config `memory`); None: beside the cache.
+    in_engine
+        Whether nobody set the site up: it is one of a simulation, in the process or on the machine of its server.
     """
 
     name: str
@@ -48,6 +52,8 @@ class Identity:
     least_noise: float = 0.0
     schema: Path | None = None
     models: Path | None = None
+    memory: Path | None = None
+    in_engine: bool = False
 
     @property
     def is_simulated(self) -> bool:
@@ -73,6 +79,8 @@ def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
         least_noise=float(str(node_config.get("least-noise", 0.0))),
         schema=_path(node_config.get("schema")),
         models=_path(node_config.get("models")),
+        memory=_path(node_config.get("memory")),
+        in_engine=partition is not None and not {"site", "cache", "data-path"} & node_config.keys(),
     )
 
 

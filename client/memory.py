@@ -70,15 +70,19 @@ class Memory:
         for late in [one for one in self._rounds() if one > accepted and one != round_number]:
             # Its update never entered a mean, or the server went back: for the federation it did not happen.
             self._path(late).unlink(missing_ok=True)
+        for torn in self._folder.glob("*.part"):
+            torn.unlink(missing_ok=True)
         path = self._path(round_number)
         part = path.with_suffix(".part")
+        os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))
         write_tensors(
             part, {name: contiguous(array) for name, array in arrays.items()}, self._about_round(round_number)
         )
         os.chmod(part, 0o600)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
+        _sync(part)
         os.replace(part, path)
+        # The name, too: the server may count this round as soon as it hears of it.
+        _sync(self._folder)
         rounds = self._rounds()
         kept = set(rounds[-_LAST:])
         for checkpoint in checkpoints:
@@ -101,18 +105,22 @@ class Memory:
 def open_memory(identity: Identity, task: wire.Task) -> Memory:
     """Return what a site remembers of the run that a task belongs to.
 
-    A simulated site keeps it in the run directory; a site of its own in its own folder, whatever the server says.
+    A site of a simulation keeps it in the run directory; a site that somebody set up in its own folder, whatever the
+    server says.
     """
     name = _folder_name(identity.name)
-    if identity.is_simulated and task.folder:
+    if identity.in_engine and task.folder:
         return Memory(Path(task.folder) / name, task.run, task.rule)
-    base = cache_folder(identity, task.settings.cache) / "memory"
-    return Memory(base / f"run-{task.run}" / name, task.run, task.rule)
+    return Memory(_base(identity, task.settings.cache) / f"run-{task.run}" / name, task.run, task.rule)
+
+
+def _base(identity: Identity, setting: str = "") -> Path:
+    return identity.memory or cache_folder(identity, setting) / "memory"
 
 
 def forget_old_runs(identity: Identity) -> None:
     """Remove what a site of its own remembers of runs that nobody has asked it about for a long time."""
-    base = cache_folder(identity, "") / "memory"
+    base = _base(identity)
     if identity.is_simulated or not base.is_dir():
         return
     for run in base.iterdir():
@@ -120,6 +128,14 @@ def forget_old_runs(identity: Identity) -> None:
         with suppress(OSError):
             if time.time() - run.stat().st_mtime > _FORGOTTEN and _newest(run) < time.time() - _FORGOTTEN:
                 shutil.rmtree(run, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _newest(folder: Path) -> float:

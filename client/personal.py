@@ -14,7 +14,7 @@ from torch import nn
 
 from client.data import SiteData
 from client.data.split import split
-from client.training import TrainingDiverged, evaluate, train
+from client.training import TEST_BATCH, TrainingDiverged, evaluate, train
 from common.config import SiteSettings, TrainSettings
 from common.models import get_state, set_state
 from common.randomness import derive_seed
@@ -27,7 +27,6 @@ LEAST = 5
 PATIENCE = 10
 # By how many validation samples a model trained alone must do better than the group's to be kept: one may be chance.
 LEAD = 2
-_TEST_BATCH = 128
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class Personalisation:
             self._held.train_inputs(),
             labels,
             classes=len(self._site.classes),
-            batch_size=_TEST_BATCH,
+            batch_size=TEST_BATCH,
             device=self._device,
         )
         return Candidate(kept, epochs, int(np.trace(statistics.confusion)), statistics.loss_sum / len(labels))

@@ -74,12 +74,16 @@ class Request:
         state = get_state(network)
         travelling = {name: state[name] for name in self.method.agreement.travels(list(state))}
         known = Network.of(travelling, len(self.site.classes))
+        received = wire.unpack_model(self.content) if with_model else {}
+        if with_model and set(received) != set(travelling):
+            faults = ", ".join(sorted(set(received) ^ set(travelling))[:5])
+            raise wire.WireError(f"the server's model does not fit {self.settings.train.model}: {faults}")
         expected = self.method.agreement.down if declared is None else declared
         extras = wire.unpack_extras(self.content, expected, known, complete=declared is not None)
         remembered = self.memory.recall(self.task.accepted) if self.method.agreement.remembers else None
         return Visit(
             network=network,
-            received=wire.unpack_model(self.content) if with_model else {},
+            received=received,
             extras=extras,
             memory=remembered or {},
             site=self.site,

@@ -7,11 +7,11 @@ type and shape and in what range, follows from the network by a rule: `like_para
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from common.tensor_names import is_head, is_parameter
+from common.tensor_names import is_parameter
 
 if TYPE_CHECKING:
     # Every command reads the settings of methods, and with them these declarations: none waits for NumPy.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NUMBERED = ".*"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _MOST_NUMBERED = 1000
+_ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "uint8": 1}
 
 
 class InvalidExtras(ValueError):
@@ -65,11 +66,6 @@ def like_parameters(network: Network) -> Mapping[str, Expected]:
     return {name: tensor for name, tensor in network.tensors.items() if is_parameter(name)}
 
 
-def like_head(network: Network) -> Mapping[str, Expected]:
-    """One array for each tensor of the classification head."""
-    return {name: tensor for name, tensor in network.tensors.items() if is_head(name)}
-
-
 def exactly(**arrays: Expected) -> Rule:
     """These arrays, whatever the network."""
     return lambda network: arrays
@@ -82,15 +78,41 @@ def check_extras(
 
     With `complete` false some may be missing.
     """
-    for name, arrays in extras.items():
+    for name, expected in expected_extras(list(extras), declared, network, complete=complete).items():
+        check_record(name, extras[name], expected)
+
+
+def expected_extras(
+    names: Sequence[str], declared: Mapping[str, Rule], network: Network, *, complete: bool = True
+) -> dict[str, Mapping[str, Expected]]:
+    """What records of these names must hold; `InvalidExtras`: one of them, or one that is missing, is not as declared.
+
+    Known before an array is read.
+    """
+    if len(names) > len(declared) + _MOST_NUMBERED:
+        raise InvalidExtras(f"it carries {len(names)} sets of arrays, more than anybody sends")
+    found: dict[str, Mapping[str, Expected]] = {}
+    for name in names:
         rule = declared.get(name) or declared.get(_family(name))
         if rule is None or name.endswith(NUMBERED):
             raise InvalidExtras(f"it carries {name!r}, which nobody asked for")
-        _check_record(name, arrays, rule(network))
-    if complete and (missing := [name for name in declared if not name.endswith(NUMBERED) and name not in extras]):
+        found[name] = rule(network)
+    if complete and (missing := [name for name in declared if not name.endswith(NUMBERED) and name not in found]):
         raise InvalidExtras(f"it lacks {', '.join(missing)}")
-    if len(extras) > len(declared) + _MOST_NUMBERED:
-        raise InvalidExtras(f"it carries {len(extras)} sets of arrays, more than anybody sends")
+    return found
+
+
+def most_bytes(expected: Mapping[str, Expected]) -> int | None:
+    """Bytes that a record may have at most, without its header; None: it may have any size."""
+    total = 0
+    for array in expected.values():
+        size = _ITEM_BYTES[array.dtype]
+        for side in array.shape:
+            if side is None:
+                return None
+            size *= side
+        total += size
+    return total
 
 
 def _family(name: str) -> str:
@@ -99,7 +121,7 @@ def _family(name: str) -> str:
     return f"{family}{NUMBERED}" if _NUMBER.fullmatch(number) else ""
 
 
-def _check_record(record: str, arrays: State, expected: Mapping[str, Expected]) -> None:
+def check_record(record: str, arrays: State, expected: Mapping[str, Expected]) -> None:
     import numpy as np
 
     if missing := [name for name in expected if name not in arrays]:

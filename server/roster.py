@@ -58,9 +58,9 @@ class Roster:
         """The group of each member, in the order of `members`."""
         return np.array([member.group for member in self.members], np.int64)
 
-    def samples(self, group: int) -> int:
-        """Training samples that the members of a group have declared."""
-        return sum(member.card.train_samples for member in self._members.values() if member.group == group)
+    def sizes(self, group: int) -> dict[str, int]:
+        """Training samples that each member of a group has declared."""
+        return {member.name: member.card.train_samples for member in self.members if member.group == group}
 
     def state(self) -> list[dict[str, Any]]:
         """The members without their nodes, which are others in another process."""

@@ -18,41 +18,32 @@ from flwr.serverapp.strategy import Strategy
 
 from common import wire
 from common.classes import agreed_classes
-from common.config import Config, SettingsError
+from common.config import Config
 from common.methods import agreement_on
 from common.randomness import generator
 from common.state import Extras, State
-from server.asking.enrolment import Enrolment
 from server.asking.grid import StreamingGrid
 from server.asking.stage import Exchange, Question, ask
 from server.asking.tasks import Tasks
-from server.groups import Groups
 from server.history import checkpoint
 from server.history.events import (
     Audience,
     GroupKept,
-    GroupsFormed,
     ModelKept,
     RoundTrained,
-    SiteEnrolled,
     SiteLeftOut,
-    SitePlaced,
-    SiteRenewed,
     Stage,
 )
+from server.membership import Membership
 from server.methods import Method, migration_rule
 from server.methods.training import Mover
 from server.migration.review import Migration
-from server.roster import Member, Roster
+from server.roster import Member
 from server.rounds.final import hand_out, personalise
 from server.rounds.round import Reply, Round, Screening
 from server.rounds.testing import RoundResult, restored
 
 _log = logging.getLogger("coterie")
-
-
-class NoSites(SettingsError):
-    """Nobody is left to train with."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +103,9 @@ class ClusteredStrategy(Strategy):
         self._draw = draw or (lambda number: initial)
         self._initial = self._travelling(initial)
         self.setting = setting or Setting()
-        self._roster = Roster()
-        self._groups = Groups(self._roster, audience)
-        self._enrolment = Enrolment(config, method, initial, self._roster, audience)
-        self._screening = Screening(config, len(agreed_classes(config.data)))
+        self._members = Membership(config, method, initial, self._initial, audience)
+        self._roster, self._groups = self._members.roster, self._members.groups
+        self._screening = Screening(config, self._agreement, len(agreed_classes(config.data)))
         self._rule = method.training(config, self)
         self._migration = (
             None
@@ -161,10 +151,8 @@ class ClusteredStrategy(Strategy):
         self._done = round_number
 
     def rejoin(self, grid: StreamingGrid) -> None:
-        """Find out which node each member sits on now. Who is missing is waited for no longer than at any start."""
-        nodes = grid.wait_for_nodes(len(self._roster), self._config.round.start_timeout)
-        for name, node in sorted(self._enrolment.recognise(grid, nodes, self._done).items()):
-            self._roster.seat(name, node)
+        """Find out which node each member sits on now."""
+        self._members.rejoin(grid, self._done)
 
     @property
     def members(self) -> list[Member]:
@@ -192,16 +180,17 @@ class ClusteredStrategy(Strategy):
 
     # --- what a method's rule may know and ask (server.methods.training.Federation) ------------------------------
 
-    def samples(self, group: int) -> int:
-        """Training samples that the members of a group have declared."""
-        return self._roster.samples(group)
+    def sizes(self, group: int) -> dict[str, int]:
+        """Training samples that each member of a group has declared."""
+        return self._roster.sizes(group)
 
     def draw(self, number: int) -> State:
         """The n-th set of starting weights."""
         return self._travelling(self._draw(number))
 
-    def ask(self, question: str, extras: Extras) -> Mapping[str, Extras]:
-        """Ask all sites a question that the method declares; return what those say who answer, by name."""
+    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None]) -> Mapping[str, Extras]:
+        """Ask all sites, before the first round, a question that the method declares; return their answers by name."""
+        assert not self._groups.models, "a question of a later round needs to say which"
         declared = self._agreement.questions[question]
         task = wire.Task(
             self._config.for_site(), 0, self._config.rounds, self.setting.stamp, self._method.rule, question=question
@@ -211,7 +200,9 @@ class ClusteredStrategy(Strategy):
 
         def read(member: Member, content: RecordDict) -> wire.Answered:
             limit = self._config.round.max_message_mb
-            return wire.unpack_answered(content, declared=declared.up, network=network, limit_mb=limit)
+            answer = wire.unpack_answered(content, declared=declared.up, network=network, limit_mb=limit)
+            check(answer.extras)
+            return answer
 
         exchange = Exchange(
             self._audience,
@@ -227,82 +218,14 @@ class ClusteredStrategy(Strategy):
 
     # --- before training ---------------------------------------------------------------------------------------
 
-    def _enrol(self, grid: StreamingGrid) -> list[Member]:
-        """Wait for the sites, and ask each for its fingerprint once."""
-        self._grid = grid
-        nodes = grid.wait_for_nodes(self._config.sites, self._config.round.start_timeout)
-        if not nodes:
-            raise NoSites(
-                f"no site connected within {self._config.round.start_timeout:.0f} s (round.start_timeout): "
-                "start the SuperNodes first"
-            )
-        if len(nodes) < self._config.sites:
-            _log.warning("%d of %d sites connected in time; going on with them", len(nodes), self._config.sites)
-        for introduction, node_id in self._enrolment.introduce(grid, nodes, round_number=0):
-            self._roster.add(Member(introduction.card, node_id, introduction.fingerprint))
-            self._audience.tell(SiteEnrolled(introduction.card, late=False))
-        if not len(self._roster):
-            raise NoSites(f"no site can take part: {self._enrolment.why_nobody()}")
-        return self._roster.members
-
     def group_sites(self, grid: StreamingGrid) -> None:
         """Get to know the sites, and form the groups."""
-        members = self._enrol(grid)
-        distance = None if self._method.distance is None else self._method.distance(members, self._config)
-        grouping = self._method.partition.form(distance, len(members), self._config.cluster)
-        for member, label in zip(members, grouping.labels, strict=True):
-            member.group = int(label)
-        opening = self._rule.open()
-        if opening is None:
-            self._groups.open(dict.fromkeys(self._roster.groups(), self._initial))
-        else:
-            self._groups.open(opening.models)
-            for name, group in opening.groups.items():
-                self._roster[name].group = group
-        selection = grouping.selection
-        self._audience.tell(
-            GroupsFormed(
-                sites=tuple(member.name for member in members),
-                labels=tuple(member.group for member in members),
-                distance=distance,
-                k_scores=dict(selection.scores) if selection else None,
-                k_window=tuple(selection.window) if selection else None,
-                cv=selection.cv if selection else None,
-            )
-        )
-
-    def _renew_cards(self, round_number: int) -> None:
-        """Ask sites that have far more data than they declared to introduce themselves again."""
-        names, self._screening.outgrown = sorted(self._screening.outgrown), set()
-        if not names:
-            return
-        for name, introduction in self._ask_again([self._roster[name] for name in names], round_number).items():
-            self._roster.renew(name, introduction)
-            self._audience.tell(SiteRenewed(introduction.card))
-
-    def _admit_newcomers(self, round_number: int) -> None:
-        """Place sites that connected since the last round; nobody else is moved for them."""
-        grid = self._streaming()
-        strangers = self._enrolment.strangers(grid)
-        if not strangers:
-            return
-        for introduction, node in self._enrolment.introduce(grid, strangers, round_number):
-            name = introduction.card.name
-            if name in self._roster:
-                self._roster.move(name, node, introduction)
-                self._audience.tell(SiteEnrolled(introduction.card, late=True))
-                continue
-            distance = None
-            if self._method.distance is not None:
-                distance = self._method.distance([*self._roster.members, introduction], self._config)[-1, :-1]
-            placement = self._method.partition.place(distance, self._roster.labels)
-            self._groups.admit(placement.group, self._initial)
-            self._roster.add(Member(introduction.card, node, introduction.fingerprint, placement.group))
-            self._audience.tell(SiteEnrolled(introduction.card, late=True))
-            self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence))
+        self._grid = grid
+        self._members.enrol(grid)
+        self._members.form_groups(self._rule)
 
     def _ask_again(self, members: Sequence[Member], round_number: int) -> dict[str, wire.Introduction]:
-        return self._enrolment.ask_again(self._streaming(), members, round_number)
+        return self._members.ask_again(self._streaming(), members, round_number)
 
     # --- a round -----------------------------------------------------------------------------------------------
 
@@ -315,8 +238,9 @@ class ClusteredStrategy(Strategy):
         if not self._groups.models:
             self.group_sites(self._streaming())
         elif round_number > 1:
-            self._renew_cards(round_number)
-            self._admit_newcomers(round_number)
+            outgrown, self._screening.outgrown = self._screening.outgrown, set()
+            self._members.renew_cards(self._streaming(), outgrown, round_number)
+            self._members.admit_newcomers(self._streaming(), round_number)
         tested = self._result if self._result and self._is_tested(self._result.round_number) else None
         present = self._present("train", round_number)
         train = {member.name for members in present.values() for member in self._participants(round_number, members)}
@@ -354,8 +278,9 @@ class ClusteredStrategy(Strategy):
         self._accepted |= this.accepted
         self._review(this)
         labels = {member.name: member.group for member in self._roster.members}
-        self._audience.tell(RoundTrained(this.round_number, this.train_loss, labels))
-        self._result = RoundResult(this.round_number, this.train_loss, labels, dict(self._groups.models))
+        models = dict(self._groups.models)
+        self._audience.tell(RoundTrained(this.round_number, this.train_loss, labels, models))
+        self._result = RoundResult(this.round_number, this.train_loss, labels, models)
         self.setting.keep(this.round_number, self.state)
         return None, MetricRecord({"loss": this.train_loss, "sites": this.heard})
 
@@ -479,17 +404,18 @@ class ClusteredStrategy(Strategy):
 
     def _review(self, this: Round) -> None:
         """Move sites: as the method's own rule says, then by migration."""
-        for mover in self._movers:
-            groups = {group: [member.name for member in members] for group, members in self._roster.groups().items()}
-            for move in mover.review(this.round_number, groups):
-                group = self._groups.carry_out(move, this.round_number)
-                mover.settle(move, group, this.round_number)
-            if mover is self._rule:
-                needed = self._config.round.min_replies
-                for group in sorted(set(self._roster.labels.tolist()) - this.closed):
-                    self._audience.tell(GroupKept(this.round_number, group, 0, needed))
+        there = set(self._groups.models)
+        self._move(self._rule, this.round_number)
+        for group in sorted(there.intersection(self._roster.labels.tolist()) - this.closed):
+            self._audience.tell(GroupKept(this.round_number, group, 0, self._config.round.min_replies))
         if self._migration is not None:
+            self._move(self._migration, this.round_number)
             self._groups.retire(this.round_number)
+
+    def _move(self, mover: Mover, round_number: int) -> None:
+        groups = {group: [member.name for member in members] for group, members in self._roster.groups().items()}
+        for move in mover.review(round_number, groups):
+            mover.settle(move, self._groups.carry_out(move, round_number), round_number)
 
     # --- after the last round ----------------------------------------------------------------------------------
 

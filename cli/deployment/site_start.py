@@ -33,6 +33,7 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
         ("data-path", settings.data),
         ("cache", settings.cache),
         ("models", settings.models),
+        ("memory", settings.memory),
         ("encoder-weights", settings.encoder_weights),
         ("anchor-secret", settings.anchor_secret),
         ("anchor-sample", settings.anchor_sample),

@@ -50,6 +50,9 @@ class SiteFile(Section):
     )
     cache: str = Field("", description="folder for embeddings and decoded images; empty: the user's cache folder")
     models: str = Field("models", description="folder for the final model of every run this site took part in")
+    memory: str = Field(
+        "memory", description="folder for what the site remembers of a run; it cannot be computed again"
+    )
     encoder_weights: str = Field("", description="the site's own copy of the encoder's weights, if the run needs one")
     anchor_secret: str = Field(
         "", description="methods dc-cfl and dc: file with the secret that all sites share and the server does not know"

@@ -18,6 +18,7 @@ from common.wire.records import (
     number,
     pack_arrays,
     plain_text,
+    refuse_others,
     scalars_of,
     text,
     truth,
@@ -67,6 +68,8 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
     """
     check_size(content, limit_mb)
     config = scalars_of(content, "site", ConfigRecord)
+    # By post a bundle also says with which settings it was made.
+    refuse_others(content, {"site", "export", *KINDS})
     name = text(config, "name")
     if not is_site_name(name):
         raise WireError(f"site name {name[:80]!r} must be {RULE}")
@@ -101,7 +104,7 @@ def _unpack_fingerprint(content: RecordDict, kind: str, card: SiteCard) -> Finge
     arrays = arrays_of(content, kind)
     names = [field.name for field in fields(KINDS[kind])]  # type: ignore[arg-type]
     if set(arrays) != set(names):
-        raise WireError(f"a {kind} has {', '.join(names)}, not {', '.join(sorted(arrays)) or 'nothing'}")
+        raise WireError(plain_text(f"a {kind} has {', '.join(names)}, not {', '.join(sorted(arrays)) or 'nothing'}"))
     try:
         fingerprint = KINDS[kind](**arrays)
         fingerprint.check(card)

@@ -15,6 +15,9 @@ from common.tensors import contiguous
 
 VERSION = 4
 
+# How the names of records begin that travel beside a model.
+EXTRA = "extra "
+
 MEGABYTE = 1_000_000
 MAX_REASON = 500
 
@@ -60,6 +63,23 @@ def _sizes(content: RecordDict) -> dict[str, int]:
     }
 
 
+def check_record_size(content: RecordDict, key: str, most: int | None) -> None:
+    """Raise if a record has more bytes of arrays than can be in it; None: any number can."""
+    record = content.get(key)
+    if most is None or not isinstance(record, ArrayRecord):
+        return
+    total = sum(len(array.data) for array in record.values())
+    if total > most + _LONGEST_HEADER:
+        raise WireError(f"{plain_text(key)} has {total} bytes where {most} are expected")
+
+
+def refuse_others(content: RecordDict, known: set[str], *, extras: bool = False) -> None:
+    """Raise if a message carries a record that nobody asked for."""
+    for key in content:
+        if key not in known and not (extras and key.startswith(EXTRA)):
+            raise WireError(f"it carries {plain_text(key)!r}, which nobody asked for")
+
+
 # --- arrays ----------------------------------------------------------------------------------------------------
 
 
@@ -79,7 +99,7 @@ def arrays_of(content: RecordDict, key: str) -> State:
     # garbage collection.
     record = content.get(key)
     if not isinstance(record, ArrayRecord):
-        raise WireError(f"the message carries no {key}")
+        raise WireError(f"the message carries no {plain_text(key)}")
     return unpack_arrays(record)
 
 

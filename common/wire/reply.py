@@ -22,12 +22,15 @@ from common.wire.records import (
     number,
     pack_arrays,
     plain_text,
+    refuse_others,
     scalars_of,
 )
 from common.wire.task import add_extras, unpack_extras, unpack_model
 
 KEPT: tuple[str, ...] = get_args(Kept)
 _MAX_LOSS = 1e9
+# Records of a round: of the training, of the test, or why one of them is missing.
+_ROUND = {"model", "training", "statistics", "evaluation", "untested", "refusal"}
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def unpack_update(content: RecordDict, *, declared: Mapping[str, Rule], network:
     """
     check_size(content, limit_mb)
     metrics = scalars_of(content, "training", MetricRecord)
+    refuse_others(content, _ROUND, extras=True)
     return Update(
         state=unpack_model(content),
         samples=count(metrics, "samples", at_least=1),
@@ -117,6 +121,7 @@ def unpack_answered(content: RecordDict, *, declared: Mapping[str, Rule], networ
     """Read the answer to a question of the method."""
     check_size(content, limit_mb)
     metrics = scalars_of(content, "answer", MetricRecord)
+    refuse_others(content, {"answer"}, extras=True)
     return Answered(unpack_extras(content, declared, network), number(metrics, "seconds"))
 
 
@@ -145,6 +150,8 @@ def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Ev
     if isinstance(untested := content.get("untested"), ConfigRecord):
         raise WireError(plain_text(untested.get("reason", "no reason given")))
     metrics = scalars_of(content, "evaluation", MetricRecord)
+    # What belongs to the training of the same round is refused when that is read.
+    refuse_others(content, _ROUND, extras="training" in content)
     arrays = arrays_of(content, "statistics")
     if set(arrays) != {"confusion", "histograms"}:
         raise WireError(f"statistics are confusion and histograms, not {', '.join(sorted(arrays)) or 'nothing'}")
@@ -168,7 +175,9 @@ def pack_kept(seconds: float) -> RecordDict:
 def unpack_kept(content: RecordDict, *, limit_mb: int) -> float:
     """Read that a site keeps its model; return the seconds it took."""
     check_size(content, limit_mb)
-    return number(scalars_of(content, "kept", MetricRecord), "seconds")
+    metrics = scalars_of(content, "kept", MetricRecord)
+    refuse_others(content, {"kept"})
+    return number(metrics, "seconds")
 
 
 def _bit(metrics: Mapping[str, object], key: str) -> bool:

@@ -10,22 +10,24 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from pydantic import ValidationError
 
 from common.config import SiteSettings
-from common.extras import InvalidExtras, Network, Rule, check_extras
+from common.extras import InvalidExtras, Network, Rule, check_record, expected_extras, most_bytes
 from common.state import Extras, State
 from common.wire.records import (
+    EXTRA,
     VERSION,
     WireError,
     arrays_of,
+    check_record_size,
     count,
     counts,
     pack_arrays,
     plain_text,
+    refuse_others,
     scalars_of,
     text,
 )
 
 _MODEL = "model"
-_EXTRA = "extra "
 _STAMP = re.compile(r"[0-9a-f]{0,32}")
 _MOST_CHECKPOINTS = 8
 
@@ -94,13 +96,14 @@ def pack_task(
     if model is not None:
         content[_MODEL] = model
     for name, record in (extras or {}).items():
-        content[f"{_EXTRA}{name}"] = record
+        content[f"{EXTRA}{name}"] = record
     return content
 
 
 def unpack_task(content: RecordDict) -> Task:
     """Read a request at the site."""
     config = scalars_of(content, "task", ConfigRecord)
+    refuse_others(content, {"task", _MODEL}, extras=True)
     try:
         settings = SiteSettings.model_validate_json(text(config, "settings"), strict=False)
     except ValidationError as error:
@@ -140,9 +143,14 @@ def unpack_extras(
 
     With `complete` false some may be missing: a model that is only tested needs less than one that is trained.
     """
-    extras = {key.removeprefix(_EXTRA): arrays_of(content, key) for key in content if key.startswith(_EXTRA)}
+    names = [key.removeprefix(EXTRA) for key in content if key.startswith(EXTRA)]
+    extras: Extras = {}
     try:
-        check_extras(extras, declared, network, complete=complete)
+        for name, expected in expected_extras(names, declared, network, complete=complete).items():
+            # Before they are read: arrays that are too many or too large would take their memory first.
+            check_record_size(content, f"{EXTRA}{name}", most_bytes(expected))
+            extras[name] = arrays_of(content, f"{EXTRA}{name}")
+            check_record(name, extras[name], expected)
     except InvalidExtras as error:
         raise WireError(plain_text(error)) from None
     return extras
@@ -151,5 +159,5 @@ def unpack_extras(
 def add_extras(content: RecordDict, extras: Extras) -> RecordDict:
     """Put what travels beside the model into a message."""
     for name, record in pack_extras(extras).items():
-        content[f"{_EXTRA}{name}"] = record
+        content[f"{EXTRA}{name}"] = record
     return content

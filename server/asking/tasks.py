@@ -58,6 +58,7 @@ class Tasks:
             self._beside = {group: wire.pack_extras(self.training.beside(group, self.models))}
         own = wire.pack_extras(self.training.for_site(member.name, trains=trains))
         beside = self._beside[group] if trains else {}
+        assert not beside.keys() & own.keys(), "a record goes to a group or to a site"
         return wire.pack_task(self._task(member), self._packed[group], beside | own)
 
     def _task(self, member: Member) -> wire.Task:

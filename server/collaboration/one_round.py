@@ -41,7 +41,8 @@ class OneRoundStrategy(ClusteredStrategy):
 
     def group_sites(self, grid: StreamingGrid) -> None:
         """Ask each site for its collaboration, once, and learn everything from that."""
-        members = self._enrol(grid)
+        self._grid = grid
+        members = self._members.enrol(grid)
         found = find_groups(members, self._config, self._method, self._audience)
         self._answers, self._served = answers_of(found, members), set()
         for member, label in zip(members, found.labels.tolist(), strict=True):

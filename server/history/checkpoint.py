@@ -23,13 +23,15 @@ from safetensors.numpy import load
 
 from common.tensors import contiguous, write_tensors
 
-_MARK = b"coterie checkpoint 1"
+_MARK = b"coterie checkpoint 2"
 _DIGEST_BYTES = 32
 _TRAILER = _DIGEST_BYTES + len(_MARK)
 _NAME = re.compile(r"round-(\d{6})\.checkpoint")
 _KEPT = 2
 _CHUNK = 1 << 20
 _STATE = "state"
+# What stands in the place of an array. No site can be called so, and sites' names are keys of a state.
+_REFERENCE = "<array>"
 _log = logging.getLogger("coterie")
 
 # Dicts with text keys, lists, scalars, None, and NumPy arrays.
@@ -128,10 +130,10 @@ def _without_arrays(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, np.ndarray):
         key = f"array {len(arrays)}"
         arrays[key] = contiguous(value)
-        return {"array": key}
+        return {_REFERENCE: key}
     if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value) or "array" in value:
-            raise TypeError("a state's keys are text other than 'array'")
+        if not all(isinstance(key, str) for key in value) or _REFERENCE in value:
+            raise TypeError(f"a state's keys are text other than {_REFERENCE!r}")
         return {key: _without_arrays(item, arrays) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_arrays(item, arrays) for item in value]
@@ -140,8 +142,8 @@ def _without_arrays(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 def _with_arrays(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, dict):
-        if set(value) == {"array"}:
-            return arrays[value["array"]]
+        if set(value) == {_REFERENCE}:
+            return arrays[value[_REFERENCE]]
         return {key: _with_arrays(item, arrays) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_arrays(item, arrays) for item in value]

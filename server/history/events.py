@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -204,6 +204,7 @@ class RoundTrained:
     round_number: int
     train_loss: float
     labels: dict[str, int]
+    models: dict[int, State] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

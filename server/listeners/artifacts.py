@@ -26,6 +26,7 @@ from server.history.events import (
     Event,
     GroupsFormed,
     RoundFinished,
+    RoundTrained,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -49,7 +50,8 @@ class Artifacts:
         self._cards: dict[str, SiteCard] = {}
         self._labels: dict[str, int] = {}
         self._models: dict[int, State] = {}
-        self._tested: dict[int, Metrics] = {}
+        # The round that was tested last, and what its groups' models achieved.
+        self._tested: tuple[int, dict[int, Metrics]] = (0, {})
         self._config: Config | None = None
         self._round = 0
 
@@ -65,7 +67,7 @@ class Artifacts:
                 self._run = _describe(event.config, event.stamp) | self._resumed()
                 self._write_run("running", "")
                 self._cards = {card.name: card for card in event.cards}
-                self._labels, self._models = event.labels, event.models
+                self._labels, self._models = dict(event.labels), event.models
                 self._recall(event.round_number)
                 self._write_clusters()
             case SiteEnrolled(card):
@@ -79,9 +81,12 @@ class Artifacts:
                 self._labels[site] = group
                 self._write_clusters()
             case RoundFinished():
-                self._models, self._tested, self._round = event.models, event.groups, event.round_number
-                if event.labels != self._labels:
-                    self._labels = event.labels
+                self._models, self._round = event.models, event.round_number
+                self._tested = (event.round_number, event.groups)
+            case RoundTrained(labels=labels):
+                self._models, self._round = event.models, event.round_number
+                if labels != self._labels:
+                    self._labels = dict(labels)
                     self._write_clusters()
             case RunEnded(outcome, reason):
                 if self._labels:
@@ -97,13 +102,15 @@ class Artifacts:
         about: dict[str, object] = {"method": method.name}
         if agreement_on(method.rule).shared is not None:
             about |= {"whole": False, "note": PARTIAL}
+        tested, figures = self._tested
         for group, state in self._models.items():
             card = describe(
                 self._config,
                 classes,
                 group,
                 self._round,
-                self._tested.get(group),
+                # Figures of another round are of another model.
+                figures.get(group) if tested == self._round else None,
                 integrated=method.one_round,
             ).model_copy(update=about)
             save_model(self._directory / run_directory.MODELS / f"group-{group}.safetensors", state, card)
@@ -119,12 +126,10 @@ class Artifacts:
         return {"started": kept["started"], "resumed": [*kept.get("resumed", []), _now()]}
 
     def _recall(self, done: int) -> None:
-        """Take up from the log how the sites were grouped, and what the groups achieved when they were last tested."""
+        """Take up from the log how the sites were grouped."""
         log = read_events(self._directory).resumed(done)
         for formed in log.of(GroupsFormed):
             self._clusters = _clusters(formed, (self._directory / run_directory.DISTANCES).exists())
-        for tested in log.of(RoundFinished):
-            self._tested = tested.groups
 
     def _groups_formed(self, event: GroupsFormed) -> None:
         self._labels = dict(zip(event.sites, event.labels, strict=True))

@@ -80,7 +80,7 @@ class Summary:
 
     def _recall(self, done: int) -> None:
         """Take up the score where an earlier process left it; who is in which group is known better by now."""
-        labels = self._labels
+        labels = dict(self._labels)
         for event in read_events(self._path.parent).resumed(done).events:
             self._score(event)
         self._labels = labels
@@ -100,7 +100,6 @@ class Summary:
                 if accuracy is not None and accuracy > self._best_accuracy:
                     self._best, self._best_accuracy = self._last, accuracy
                 self._spread = (finite(event.mean_site_accuracy), finite(event.worst_tenth_accuracy))
-                self._labels = dict(event.labels)
 
     def _enter(self, stage: str) -> None:
         now = time.perf_counter()

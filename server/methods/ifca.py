@@ -40,9 +40,8 @@ class LeastLoss(TrainingRule):
         for attempt in range(_MOST_DRAWS):
             models = [self.federation.draw(attempt * k + number) for number in range(k)]
             starts = {f"{OTHERS}.{number}": model for number, model in enumerate(models)}
-            answers = self.federation.ask(LOSSES, starts)
-            losses = {site: answer[LOSSES]["values"] for site, answer in answers.items()}
-            choices = {site: int(values.argmin()) for site, values in losses.items() if len(values) == k}
+            answers = self.federation.ask(LOSSES, starts, self._check_losses)
+            choices = {site: int(answer[LOSSES]["values"].argmin()) for site, answer in answers.items()}
             fewest = int(np.bincount(list(choices.values()), minlength=k).min())
             if fairest is None or fewest > fairest[0]:
                 fairest = fewest, Opening(dict(enumerate(models)), choices)
@@ -50,6 +49,11 @@ class LeastLoss(TrainingRule):
                 break
         assert fairest is not None
         return fairest[1]
+
+    def _check_losses(self, answer: Extras) -> None:
+        count = len(answer[LOSSES]["values"])
+        if count != self.config.cluster.k:
+            raise InvalidExtras(f"it sends {count} losses for {self.config.cluster.k} models")
 
     def beside(self, group: int, models: Mapping[int, State]) -> Extras:
         """Send the models of all other groups, too."""

@@ -22,24 +22,26 @@ class ControlVariates(TrainingRule):
     """x⁺ = x + η_g mean(y_i − x); c⁺ = c + Σ_S (n_i / Σ_N n_j) (c_i⁺ − c_i) (SCAFFOLD, algorithm 1).
 
     The paper means uniformly; with the weights n_i the same holds for sites of any size, and always c = Σ_N (n_i / n)
-    c_i. A newcomer has c_i = 0, so c is scaled by the share of the samples that were there before it.
+    c_i, with n_i as a site was first met: data that change do not change the weight of what is remembered. A newcomer
+    has c_i = 0, so c is scaled by the share of the samples that were there before it.
     """
 
     def __init__(self, config: Config, federation: Federation) -> None:
         super().__init__(config, federation)
         self._rate = config.of(Settings).rate
         self._variates: dict[int, State] = {}
-        # Samples that each group's variate is a mean over.
-        self._samples: dict[int, int] = {}
+        # Samples of the sites that each group's variate is a mean over, as they were first met.
+        self._sizes: dict[int, dict[str, int]] = {}
 
     def beside(self, group: int, models: Mapping[int, State]) -> Extras:
         """Send c."""
-        now = self.federation.samples(group)
-        before = self._samples.get(group, now)
+        known = self._sizes.get(group, {})
+        sizes = {**self.federation.sizes(group), **known}
         variate = self._variates.get(group) or _zeros(models[group])
-        if now != before:
-            variate = {name: (array * (before / now)).astype(array.dtype) for name, array in variate.items()}
-        self._variates[group], self._samples[group] = variate, now
+        if known and len(sizes) > len(known):
+            share = sum(known.values()) / sum(sizes.values())
+            variate = {name: (array * share).astype(array.dtype) for name, array in variate.items()}
+        self._variates[group], self._sizes[group] = variate, sizes
         return {VARIATE: variate}
 
     def reference(self, model: State) -> State:
@@ -47,13 +49,17 @@ class ControlVariates(TrainingRule):
         return model | {f"{_CHANGE}{name}": array for name, array in _zeros(model).items()}
 
     def term(self, contribution: Contribution) -> State:
-        """The update, and c_i⁺ − c_i."""
+        """The update, and c_i⁺ − c_i, which counts as much as the site did when it was first met."""
+        share = self._sizes[contribution.group][contribution.site] / contribution.samples
         changes = contribution.extras[VARIATE]
-        return contribution.after | {f"{_CHANGE}{name}": change for name, change in changes.items()}
+        return contribution.after | {
+            f"{_CHANGE}{name}": change if share == 1 else (change * share).astype(change.dtype)
+            for name, change in changes.items()
+        }
 
     def close(self, group: int, before: State, mean: State, samples: int) -> State:
         """Follow the mean, and move c by the share of the group that was heard."""
-        share = samples / self._samples[group]
+        share = samples / sum(self._sizes[group].values())
         variate = self._variates[group]
         self._variates[group] = {
             name: (c + share * mean[f"{_CHANGE}{name}"]).astype(c.dtype) for name, c in variate.items()
@@ -69,13 +75,13 @@ class ControlVariates(TrainingRule):
         """c of every group, and what it is a mean over."""
         return {
             "variates": {str(group): variate for group, variate in self._variates.items()},
-            "samples": {str(group): count for group, count in self._samples.items()},
+            "sizes": {str(group): sizes for group, sizes in self._sizes.items()},
         }
 
     def restore(self, state: Remembered) -> None:
         """Remember what an earlier `state` said."""
         self._variates = {int(group): variate for group, variate in state["variates"].items()}
-        self._samples = {int(group): int(count) for group, count in state["samples"].items()}
+        self._sizes = {int(group): dict(sizes) for group, sizes in state["sizes"].items()}
 
 
 def _zeros(model: State) -> State:

@@ -18,14 +18,17 @@ Remembered = dict[str, Any]
 class Federation(Protocol):
     """What a rule may know of the federation, and ask of it."""
 
-    def samples(self, group: int) -> int:
-        """Training samples that the members of a group have declared."""
+    def sizes(self, group: int) -> Mapping[str, int]:
+        """Training samples that each member of a group has declared."""
 
     def draw(self, number: int) -> State:
         """The n-th set of starting weights; the 0th is the one that every method of a seed starts from."""
 
-    def ask(self, question: str, extras: Extras) -> Mapping[str, Extras]:
-        """Ask all sites a question that the method declares; return what those say who answer, by name."""
+    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None]) -> Mapping[str, Extras]:
+        """Ask all sites, before the first round, a question that the method declares; return their answers by name.
+
+        `check` raises `InvalidExtras` for an answer that makes no sense; who gave it is named and left out.
+        """
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ class RunRecord:
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
     rounds: list[RoundFinished] = field(default_factory=list)  # those that were tested
     trained: int = 0  # rounds
+    trained_labels: dict[str, int] = field(default_factory=dict)  # after the last round that was trained
     personalised: SitesPersonalised | None = None
     solved: tuple[float, tuple[int, ...]] | None = None  # threshold, widths of the layers: what validation chose
     rulings: list[Ruling] = field(default_factory=list)
@@ -150,8 +151,8 @@ class RunRecord:
             {} if self.grouping is None else dict(zip(self.grouping.sites, self.grouping.labels.tolist(), strict=True))
         )
         first |= {site: group for site, (_, group, _) in self.placed.items()}
-        if self.last is not None:
-            first |= self.last.labels
+        for known in (self.last.labels if self.last else {}, self.trained_labels):
+            first |= known
         return dict(sorted(first.items()))
 
     @property
@@ -268,7 +269,7 @@ def _take_model(record: RunRecord, event: Event) -> None:
     """What became of a group's model, or of a site's own."""
     match event:
         case RoundTrained():
-            record.trained = event.round_number
+            record.trained, record.trained_labels = event.round_number, event.labels
         case RoundFinished():
             record.rounds.append(event)
             record.trained = max(record.trained, event.round_number)

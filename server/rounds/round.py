@@ -11,12 +11,11 @@ from flwr.app import RecordDict
 from common import wire
 from common.config import Config
 from common.extras import Network
-from common.methods import agreement_on
+from common.methods import Agreement
 from common.state import State
 from server.aggregation import Accumulator, Screen
 from server.groups import Groups
 from server.history.events import Audience, GroupKept, MemoryLost, SiteLeftOut
-from server.methods import get_method
 from server.methods.training import Contribution, Mover, TrainingRule
 from server.roster import Member, Roster
 from server.rounds.testing import RoundResult
@@ -48,10 +47,10 @@ class Screening:
         How many times as many samples as declared a site may have.
     """
 
-    def __init__(self, config: Config, classes: int) -> None:
+    def __init__(self, config: Config, agreement: Agreement, classes: int) -> None:
         self._limit_mb = config.round.max_message_mb
         self._classes = classes
-        self._up = agreement_on(get_method(config.method).rule).up
+        self._up = agreement.up
         self._changing = config.data.watch or bool(config.drift)
         self.growth = _GROWTH_IF_CHANGING if self._changing else _GROWTH
         self.outgrown: set[str] = set()
@@ -181,9 +180,10 @@ class Round:
         )
         if group not in self._averages:
             self._averages[group] = self._rule.accumulator(before, self._capacity(group))
-            self._screens[group] = Screen(before)
-        if not self._rule.is_plain:
-            # The accumulator screens what it is given, which is then no longer what the site sent.
+        if not (self._rule.is_plain and self._averages[group].screens):
+            # What the accumulator is given is not what the site sent, or it does not look.
+            if group not in self._screens:
+                self._screens[group] = Screen(before)
             self._screens[group].check(update.state, update.samples)
         self._averages[group].add(self._rule.term(contribution), update.samples)
         for mover in self._movers:
@@ -194,8 +194,8 @@ class Round:
 
     def _capacity(self, group: int) -> int:
         """An upper bound of the samples behind a group's average, known before the first reply."""
-        everybody = sum(member.card.train_samples for member in self._roster.members)
-        return self._screening.growth * (everybody if self._rule.offers_all else self._roster.samples(group))
+        offered = self._roster.groups() if self._rule.offers_all else (group,)
+        return self._screening.growth * sum(sum(self._roster.sizes(one).values()) for one in offered)
 
     def close_heard(self, member: Member, waiting: Iterable[Member], needed: int) -> None:
         """Close the averages that a member was the last to be waited for."""

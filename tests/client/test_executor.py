@@ -39,6 +39,9 @@ from client.executor.serving import _give_slots
 from client.flower import bundle
 from client.flower.runtime import Task
 
+# It forks, and talks to SuperNodes of its own.
+pytestmark = pytest.mark.federation
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 PATIENCE = 90.0
@@ -427,7 +430,6 @@ def test_a_task_that_waits_for_its_turn_ends_with_the_executor(api: RuntimeApi, 
     assert warm.at_work == {tasks[0]}
 
 
-@pytest.mark.federation
 def test_a_task_whose_message_never_comes_keeps_no_slot_and_ends_with_the_next(
     api: RuntimeApi, start: Callable[..., Executor]
 ) -> None:
@@ -499,7 +501,6 @@ def test_a_crash_of_a_child_is_survived_and_named(api: RuntimeApi, start: Callab
     assert f"task {task} of" not in warm.log
 
 
-@pytest.mark.federation
 def test_a_supernode_may_be_absent_and_come_back(start: Callable[..., Executor]) -> None:
     late, other = RuntimeApi(), RuntimeApi()
     other.start()
@@ -526,7 +527,6 @@ def test_a_supernode_may_be_absent_and_come_back(start: Callable[..., Executor])
     assert ["does not" in line for line in said[:4]] == [True, False, True, False]
 
 
-@pytest.mark.federation
 def test_a_task_of_a_supernode_that_is_gone_keeps_no_slot(api: RuntimeApi, start: Callable[..., Executor]) -> None:
     gone = RuntimeApi()
     gone.start()
@@ -675,7 +675,6 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.federation
 def test_a_run_goes_on_when_a_child_is_killed_and_a_supernode_restarts(federation: Federation, tmp_path: Path) -> None:
     federation.start_executor()
     federation.start_superlink()

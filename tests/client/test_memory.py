@@ -52,7 +52,7 @@ def task(**changes: object) -> wire.Task:
 
 
 def simulated(name: str = "000", cache: Path | None = None) -> Identity:
-    return Identity(name, None, (0, 2), cache)
+    return Identity(name, None, (0, 2), cache, in_engine=True)
 
 
 def own(name: str, cache: Path) -> Identity:
@@ -439,7 +439,7 @@ class Server:
 EVENTS = ("counted", "counted", "counted", "counted", "lost", "unasked", "killed", "resumed", "went back")
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.integers(0, 5), st.lists(st.sampled_from(EVENTS), min_size=8, max_size=40))
 def test_whatever_is_lost_the_version_that_counts_is_there(every: int, events: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:

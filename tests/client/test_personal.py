@@ -108,6 +108,7 @@ class TestChoice:
         assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.federation
 @pytest.mark.parametrize("mode", ["finetune", "select"])
 def test_a_run_reports_it_apart_from_its_rounds(small_config: MakeConfig, tmp_path: Path, mode: str) -> None:
     config = small_config(method="fedavg", personalise=mode, rounds=3)

@@ -19,7 +19,6 @@ from common.extras import (
     Rule,
     check_extras,
     exactly,
-    like_head,
     like_model,
     like_parameters,
 )
@@ -145,7 +144,6 @@ def test_what_is_only_tested_needs_less_but_nothing_else_and_nothing_broken() ->
     [
         (like_model, set(MODEL)),
         (like_parameters, {"body.weight", "head.weight", "head.bias"}),
-        (like_head, {"head.weight", "head.bias"}),
     ],
 )
 def test_a_rule_follows_from_the_network(rule: Rule, names: set[str]) -> None:

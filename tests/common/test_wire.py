@@ -449,3 +449,12 @@ def test_a_test_arrives_beside_a_refusal_to_train() -> None:
     assert wire.unpack_evaluation(content, classes=CLASSES, limit_mb=1).statistics.confusion.sum() == 6
     with pytest.raises(wire.WireError, match="the loss became nan"):
         read_update(content)
+
+
+def test_records_that_nobody_asked_for_are_refused_by_name() -> None:
+    """Whatever they are called: the name is shown in terminals."""
+    kept = wire.pack_kept(1.0)
+    kept["extra \x1b[2J"] = wire.pack_arrays({"junk": np.zeros(1)})
+    with pytest.raises(wire.WireError, match="which nobody asked for") as caught:
+        wire.unpack_kept(kept, limit_mb=1)
+    assert "\x1b" not in str(caught.value)

@@ -221,6 +221,7 @@ def test_a_key_is_kept_as_pem() -> None:
 # The SuperLink's database
 
 
+@pytest.mark.federation
 def test_the_superlink_waits_for_its_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower gives a transaction up after five seconds, and with it the message of a site."""
     monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", SQLITE_PRAGMAS)

@@ -17,6 +17,7 @@ from common.config import Config
 from common.state import State
 from server.app import conduct, initial_state
 from server.asking.grid import StreamingGrid
+from server.history.event_log import read_events
 from server.history.events import (
     Event,
     GroupKept,
@@ -25,12 +26,14 @@ from server.history.events import (
     RoundFinished,
     RoundTrained,
     RunEnded,
+    RunStarted,
     SiteEnrolled,
     SiteLeftOut,
     SitePlaced,
 )
 from server.listeners import run_listeners
-from server.strategy import NoSites
+from server.listeners.summary import Summary
+from server.membership import NoSites
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record, altered, failed, made, on, run, run_to_disk, update_in
 
@@ -314,7 +317,8 @@ def test_no_usable_site_ends_the_run_with_a_reason(small_config: MakeConfig) -> 
 
 def test_a_refusal_reaches_the_server_in_words(small_config: MakeConfig) -> None:
     record = Record()
-    config = small_config(data__source="npz", data__path="/does/not/exist.npz", data__classes="a,b")
+    settings = {"data__source": "npz", "data__path": "/does/not/exist.npz", "data__classes": "a,b"}
+    config = small_config(**settings, sites=2)
     with pytest.raises(NoSites):
         conduct(LoopbackGrid(2), config, [record])
     assert "/does/not/exist.npz" in record.reasons["enrol", "node 100"]
@@ -583,3 +587,29 @@ def test_it_also_works_on_flowers_own_grid_without_the_wrapper(small_config: Mak
     result = strategy.start(grid=grid, initial_arrays=wire.pack_arrays(initial_state(config)), num_rounds=2)
     assert set(result.evaluate_metrics_clientapp) == {2}
     assert len(record.of(RoundFinished)) == 2
+
+
+def test_a_newcomer_stays_in_the_summary_of_a_run_that_ends_before_its_first_test(
+    small_config: MakeConfig, tmp_path: Path
+) -> None:
+    """The models of the round before it came are told after it was placed."""
+    config = small_config(method="fedavg", rounds=3)
+    grid = LoopbackGrid(config.sites - 1)
+    grid._count = config.sites
+    out = made(tmp_path / "run")
+
+    class Comings:
+        def hear(self, event: Event) -> None:
+            if isinstance(event, RoundTrained) and event.round_number == 1:
+                grid.connect(100 + config.sites - 1, config.sites - 1)
+            if isinstance(event, RoundFinished) and event.round_number == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        conduct(grid, config.model_copy(update={"sites": config.sites - 1}), [*run_listeners(out), Comings()])
+    summary = Summary(out)
+    summary.hear(RunStarted(config))
+    for event in read_events(out).events:
+        summary.hear(event)
+    summary.hear(RunEnded("interrupted", ""))
+    assert len(json.loads((out / "summary.json").read_text())["labels"]) == config.sites

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from common.config import Config, parse
@@ -15,15 +15,15 @@ from server.methods.training import Contribution, TrainingRule
 class Sites:
     """What a rule may know of the federation: how many samples its sites have declared."""
 
-    sizes: dict[str, int] = field(default_factory=dict)
+    declared: dict[str, int] = field(default_factory=dict)
 
-    def samples(self, group: int) -> int:
-        return sum(self.sizes.values())
+    def sizes(self, group: int) -> dict[str, int]:
+        return dict(self.declared)
 
     def draw(self, number: int) -> State:
         raise AssertionError("this rule draws no starts")
 
-    def ask(self, question: str, extras: Extras) -> Mapping[str, Extras]:
+    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None]) -> Mapping[str, Extras]:
         raise AssertionError("this rule asks nothing")
 
 

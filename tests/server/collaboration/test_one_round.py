@@ -37,8 +37,8 @@ from server.history.events import (
     SiteLeftOut,
     Solved,
 )
+from server.membership import NoSites
 from server.methods import settle
-from server.strategy import NoSites
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import on, run, run_to_disk
 from tests.support.tables import wine_settings, write_csv, write_wine

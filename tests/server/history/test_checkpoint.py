@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from common import wire
 from common.config import Config, SettingsError
+from common.kept_model import load_model
 from common.tensors import write_tensors
 from server.app import conduct
 from server.history.checkpoint import Checkpoints, InvalidCheckpoint, read
@@ -205,7 +208,8 @@ def quick(small_config: MakeConfig, tmp_path: Path) -> MakeConfig:
         {"method": "fedcm", "migration__rule": "fedcm"},
         {"method": "cfl", "cfl__after": 0, "cfl__mean_norm": 10.0, "cfl__max_norm": 0.01, "rounds": 6},
         {"method": "ifca", "cluster__k": 2},
-        {"method": "fedavg", "train__model": "resnet9", "rounds": 2},
+        # Twice as long as all the others together.
+        pytest.param({"method": "fedavg", "train__model": "resnet9", "rounds": 2}, marks=pytest.mark.federation),
     ],
     ids=["fmcl", "local", "fmcl with migration", "fedcm with the published rule", "cfl", "ifca", "batch norm"],
 )  # fmt: skip
@@ -411,3 +415,29 @@ def test_metrics_that_could_not_be_written_leave_the_next_round_without_a_checkp
     assert [event.round_number for event in record.of(CheckpointFailed)] == [3]
     assert metrics.read_bytes() == (whole / "metrics.csv").read_bytes()
     assert json.loads((run / "run.json").read_text())["outcome"] == "finished"
+
+
+def test_a_site_may_be_called_as_an_array_is(small_config: MakeConfig, tmp_path: Path) -> None:
+    """Sites' names are keys of the state."""
+    out = tmp_path / "run"
+    config = small_config(method="fedavg", rounds=1, out=str(out))
+    record = carry_out(config, lambda sites: LoopbackGrid(sites, node_configs={0: {"site": "array"}}))
+    assert record.of(RunEnded)[0].outcome == "finished"
+    assert not record.of(CheckpointFailed)
+
+
+def test_a_run_that_ends_early_keeps_the_models_it_has_trained(small_config: MakeConfig, tmp_path: Path) -> None:
+    """Also if they were not tested yet, and then their card claims nothing."""
+    out = tmp_path / "run"
+    config = small_config(method="fedavg", rounds=4, test__every=4, out=str(out))
+
+    def die(index: int, request: Message, reply: Message) -> Message:
+        if request.metadata.message_type == "train" and wire.unpack_task(request.content).round_number == 3:
+            raise Stop
+        return reply
+
+    with pytest.raises(Stop):
+        carry_out(config, lambda sites: LoopbackGrid(sites, fault=die))
+    _, card = load_model(out / "models" / "group-0.safetensors")
+    assert card.round == 2
+    assert card.test is None

@@ -11,9 +11,12 @@ from flwr.app import Message
 from client.prediction import open_model
 from common import wire
 from common.config import SettingsError
+from common.extras import Network
 from common.methods import agreement_on
 from common.state import State
+from server.app import initial_state
 from server.history.events import MemoryLost, RoundFinished, SiteLeftOut
+from tests.support.loopback import LoopbackGrid
 from tests.support.rules import Reply, close_round, rule_of
 from tests.support.runs import MakeConfig, Record, run, run_to_disk
 
@@ -111,3 +114,17 @@ def test_a_site_keeps_the_whole_model(small_config: MakeConfig, tmp_path: Path) 
     assert len(kept) == 6
     heads = [open_model(path)[0].state_dict()["head.weight"].numpy() for path in kept]
     assert not np.array_equal(heads[0], heads[1])
+
+
+@pytest.mark.parametrize("change", ["head", "less"])
+def test_a_model_from_the_server_is_exactly_what_travels(small_config: MakeConfig, change: str) -> None:
+    """A head that came along would overwrite the site's own, and what is missing would be filled in unseen."""
+    request = LoopbackGrid(1)
+    config = small_config(method="fedper", sites=2)
+    state = {name: array for name, array in initial_state(config).items() if name not in HEAD}
+    sent = initial_state(config) if change == "head" else dict(list(state.items())[:1])
+    task = wire.Task(config.for_site(), 1, 1, rule="fedper", group=0)
+    message = Message(wire.pack_task(task, wire.pack_arrays(sent)), 100, "train")
+    (answer,) = request.send_and_receive([message])
+    with pytest.raises(wire.WireError, match="does not fit lenet5"):
+        wire.unpack_update(answer.content, declared={}, network=Network({}, 10), limit_mb=100)

@@ -103,6 +103,17 @@ def test_the_common_variate_is_always_the_mean_of_the_sites(
     assert federation.common == pytest.approx(mean, abs=1e-6)
 
 
+def test_data_that_change_leave_the_mean_a_mean() -> None:
+    """A site that trains on more samples than it was met with weighs in the model, not in what is remembered."""
+    federation = Federation({"1": 10, "2": 30, "3": 20})
+    federation.round("123")
+    federation.sizes = {"1": 25, "2": 30, "3": 20}
+    federation.rule.federation.declared["1"] = 25  # type: ignore[attr-defined]
+    federation.round("12")
+    mean = np.average([federation.own(site) for site in "123"], weights=[10, 30, 20])
+    assert federation.common == pytest.approx(mean, abs=1e-6)
+
+
 def test_at_the_optimum_nobody_moves() -> None:
     federation = Federation(EQUAL)
     federation.x = best = float(np.mean(list(TARGETS.values())))
@@ -115,7 +126,7 @@ def test_a_newcomer_scales_the_variate() -> None:
     federation = Federation({"1": 10, "2": 30})
     federation.round("12")
     before = federation.common
-    federation.rule.federation.sizes["3"] = 40  # type: ignore[attr-defined]
+    federation.rule.federation.declared["3"] = 40  # type: ignore[attr-defined]
     assert federation.common == pytest.approx(before / 2)
     assert federation.common == pytest.approx(before / 2), "and only once"
 

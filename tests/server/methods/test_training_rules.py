@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -40,16 +41,22 @@ class Sites:
     def __init__(self, answer: Callable[[Sequence[State]], Mapping[str, Sequence[float]]] = lambda starts: {}) -> None:
         self._answer = answer
 
-    def samples(self, group: int) -> int:
+    def sizes(self, group: int) -> dict[str, int]:
         raise AssertionError("nobody needs to know")
 
     def draw(self, number: int) -> State:
         return {"number": np.array(number)}
 
-    def ask(self, question: str, extras: Extras) -> dict[str, Extras]:
+    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None]) -> dict[str, Extras]:
         assert question == LOSSES
         starts = [extras[f"{OTHERS}.{number}"] for number in range(len(extras))]
-        return {site: {LOSSES: {"values": np.array(values)}} for site, values in self._answer(starts).items()}
+        answers: dict[str, Extras] = {}
+        for site, values in self._answer(starts).items():
+            answer: Extras = {LOSSES: {"values": np.array(values)}}
+            with suppress(InvalidExtras):
+                check(answer)
+                answers[site] = answer
+        return answers
 
 
 def cfl(after: int = 0, mean_norm: float = 0.4, max_norm: float = 1.6, fraction: float = 1.0) -> RecursiveBipartition:
