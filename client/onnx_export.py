@@ -36,8 +36,8 @@ def onnx_input(card: ModelCard) -> tuple[str, Tensor]:
     """Name and example of the input: `pixels` uint8[n, size, size, channels], or `rows` float32[n, m]."""
     if card.projection:
         raise SettingsError(
-            f"this model reads projected numbers of the encoder {card.encoder and card.encoder.name}, which are not part "
-            "of the file and cannot be exported with it: use `coterie predict`"
+            f"this model reads projected numbers of the encoder {card.encoder and card.encoder.name}, which are not "
+            "part of the file and cannot be exported with it: use `coterie predict`"
         )
     if card.encoder is not None:
         side = load_encoder(card.encoder, card.seed).size
