@@ -42,7 +42,8 @@ class Prediction:
 def open_model(path: Path, shares: str = "own") -> tuple[nn.Module, ModelCard]:
     """Build the network of a model file with its weights, or raise `SettingsError`.
 
-    `shares` are those in which it expects the classes: those it carries ("own"), "uniform", or those of a file.
+    `shares` are those in which it expects the classes: those it carries ("own"), "uniform", or those of a file. The
+    card that is returned names those and no others: an export is not to tell the site's.
     """
     state, card = load_model(path)
     if card.input == "integrated" or not card.whole:
@@ -51,10 +52,10 @@ def open_model(path: Path, shares: str = "own") -> tuple[nn.Module, ModelCard]:
         model = _network(state, card)
     except (InvalidState, ValueError) as error:
         raise SettingsError(f"the weights in {path} are not those of its card: {error}") from None
-    if (expected := expected_shares(card, shares)) is not None:
-        set_prior(model, expected)
+    expected = expected_shares(card, shares)
+    set_prior(model, expected)
     model.eval()
-    return model, card
+    return model, card.model_copy(update={"shares": () if expected is None else tuple(expected.tolist())})
 
 
 def expected_shares(card: ModelCard, shares: str) -> NDArray[np.float64] | None:

@@ -105,8 +105,11 @@ class Request:
 
 def data_of(identity: Identity, task: wire.Task, round_number: int) -> SiteData:
     """A site's data in a round, as the models of the run read them."""
-    settings = task.settings
-    site = load_site(identity, settings, round_number, task.rounds)
+    return read_by(task.settings, identity, load_site(identity, task.settings, round_number, task.rounds))
+
+
+def read_by(settings: SiteSettings, identity: Identity, site: SiteData) -> SiteData:
+    """A site's data as the models of a run read them: heads read an encoder's numbers."""
     if settings.train.model not in HEADS:
         return site
     return site.through(lambda of, positions: embedded(of, positions, identity, settings))

@@ -112,7 +112,8 @@ class TrainSettings(Section):
 
     model: Literal["resnet9", "resnet18", "lenet5", "mlp", "head", "head-mlp"] = Field(
         "resnet9",
-        description="network, trained from scratch; head, head-mlp: a linear layer, or two layers, on the frozen encoder",
+        description="network, trained from scratch; head, head-mlp: a linear layer, or two layers, on the frozen "
+        "encoder",
     )
     lr: float = Field(0.01, gt=0, description="learning rate of SGD")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")

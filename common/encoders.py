@@ -33,10 +33,13 @@ def embedding_width(settings: EncoderSettings, data: DataSettings) -> int:
 def _width(architecture: str) -> int:
     import timm
     import torch
+    from timm.data.config import resolve_model_data_config
 
     try:
-        # Without memory for its weights: only its shape is asked for.
+        # Without memory for its weights: only a shape is asked for. Some have a layer more behind their `num_features`.
         with torch.device("meta"):
-            return int(str(timm.create_model(architecture, pretrained=False, num_classes=0).num_features))
+            model = timm.create_model(architecture, pretrained=False, num_classes=0).eval()
+            made_for = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
+            return int(model(torch.zeros(1, *made_for["input_size"])).shape[1])
     except RuntimeError as error:
         raise SettingsError(f"encoder.name: timm has no model {architecture!r}: {error}") from None

@@ -92,8 +92,8 @@ class ModelCard(Section):
             raise ValueError("a model has an encoder if it reads embeddings, and only then")
         if (self.projection > 0) != (self.input == "embedding" and self.network not in HEADS):
             raise ValueError("a model has a projection if it reads projected embeddings, and only then")
-        if self.shares and (len(self.shares) != len(self.classes) or not all(0 < share < 1 for share in self.shares)):
-            raise ValueError("shares are numbers between 0 and 1, one for each class")
+        if self.shares and (len(self.shares) != len(self.classes) or not all(0 < share <= 1 for share in self.shares)):
+            raise ValueError("shares are numbers above 0 and at most 1, one for each class")
         if self.network not in ("mlp", *HEADS) if self.input != "image" else self.network in HEADS:
             raise ValueError(f"network {self.network!r} does not read {self.input}")
         return self

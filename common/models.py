@@ -108,6 +108,13 @@ def set_prior(model: nn.Module, shares: NDArray[np.float64] | None) -> None:
     model.log_prior = None if prior is None else prior.to(model.head.weight.device)
 
 
+def draw_head(model: nn.Module, seed: int) -> None:
+    """Draw the head where the start is all zeros, which no two draws of a linear model tell apart."""
+    assert isinstance(model, Network)
+    if not model.head.weight.any():
+        _fill_uniform(model.head.weight, 1 / math.sqrt(model.head.in_features), generator(seed, "initial weights"))
+
+
 class Network(nn.Module):
     """A body that turns inputs into features [n, width], and the linear classification head on them."""
 

@@ -41,6 +41,8 @@ def settle(config: Config) -> Config:
             f"train.model = {config.train.model!r} reads images: a table needs 'mlp', or a head with "
             "encoder.name = 'columns'"
         )
+    if config.train.model == "head" and method.name == "fedper":
+        raise SettingsError("train.model = 'head' is all head, which fedper never sends: take 'head-mlp', or 'local'")
     if not method.one_round:
         _check_inputs(config, method)
         return config
@@ -87,6 +89,8 @@ def _check_one_round(config: Config, method: Method, rule: str) -> None:
             f"method = {method.name!r} learns from tables; for images set data.input = 'embedding', which takes the "
             "encoder's numbers in the place of pixels"
         )
+    if config.train.model in HEADS:
+        raise SettingsError(f"method = {method.name!r} trains an mlp of its own: train.model = 'mlp'")
     if config.cluster.k:
         raise SettingsError(f"cluster.k does not go with method = {method.name!r}: set cluster.threshold, or neither")
     if config.cluster.threshold > 1:
