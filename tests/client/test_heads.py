@@ -37,10 +37,11 @@ HEADS = ["head", "head-mlp"]
 
 @pytest.fixture
 def with_head(small_config: MakeConfig) -> MakeConfig:
-    """A head at the rate that is the default."""
+    """A head at the default rate, on pixels: what an untrained encoder makes of digits is nearly the same for all."""
 
     def make(**overrides: object) -> Config:
-        return small_config(**({"train__model": "head", "train__lr": 0.01, "method": "fedavg"} | overrides))
+        settings = {"train__model": "head", "train__lr": 0.01, "method": "fedavg"}
+        return small_config(**(settings | {"encoder__name": "pixels", "encoder__image_size": 8} | overrides))
 
     return make
 
@@ -126,27 +127,28 @@ def last(record: Record) -> RoundFinished:
     return rounds[-1]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_a_run_learns(with_head: MakeConfig, name: str) -> None:
+@pytest.mark.parametrize(("name", "least"), [("head", 0.8), ("head-mlp", 0.5)])
+def test_a_run_learns(with_head: MakeConfig, name: str, least: float) -> None:
     record, _ = run(with_head(train__model=name, rounds=5, partition__scheme="iid"))
-    assert last(record).overall.accuracy > 0.6
+    assert last(record).overall.accuracy > least
 
 
 def test_embeddings_come_from_the_cache(with_head: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(with_head(rounds=1))
+    network = {"encoder__name": "random:resnet10t", "encoder__image_size": 32}
+    run(with_head(rounds=1, **network))
 
     def never(self: Encoder, images: object) -> object:
         raise AssertionError("embedded again")
 
     monkeypatch.setattr(Encoder, "embed", never)
-    last(run(with_head(rounds=2))[0])
+    last(run(with_head(rounds=2, **network))[0])
 
 
 def test_only_the_head_travels(with_head: MakeConfig) -> None:
     _, grid = run(with_head(rounds=1))
     models = [wire.unpack_model(one.content) for one in [*grid.pushed, *grid.replies] if "model" in one.content]
     assert models
-    assert {name: array.shape for name, array in models[0].items()} == {"head.weight": (10, 512), "head.bias": (10,)}
+    assert {name: array.shape for name, array in models[0].items()} == {"head.weight": (10, 192), "head.bias": (10,)}
     assert all(set(model) == {"head.weight", "head.bias"} for model in models)
 
 
@@ -162,7 +164,9 @@ def test_same_seed_same_bits(with_head: MakeConfig, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fmcl", "fedavg", "scaffold", "local", "fedcm", "cfl"])
 def test_a_head_goes_with_every_kind_of_method(with_head: MakeConfig, method: str, prior: str) -> None:
     record, _ = run(with_head(method=method, train__prior=prior, sites=4))
-    assert last(record).overall.accuracy > 0.2
+    first, *_ = record.of(RoundFinished)
+    assert last(record).overall.accuracy > (0.6 if prior == "site" else 0.25)
+    assert len(first.sites) == 4
 
 
 def test_only_a_head_with_a_hidden_layer_goes_with_fedper(with_head: MakeConfig) -> None:
@@ -191,7 +195,7 @@ def test_drift_changes_what_a_head_reads(with_head: MakeConfig) -> None:
     identity = Identity("000", None, (0, 4), None)
     task = wire.Task(config.for_site(), 1, config.rounds, "0" * 8)
     before, after = (data_of(identity, task, number) for number in (2, 3))
-    assert before.train_inputs().shape[1] == 512
+    assert before.train_inputs().shape[1] == 192
     assert before.train_inputs().shape != after.train_inputs().shape
     last(run(config)[0])
 
@@ -219,6 +223,7 @@ def held_at(root: Path, name: str, **changes: object) -> tuple[Config, Record]:
     return config, record
 
 
+@pytest.mark.federation
 @pytest.mark.parametrize("name", HEADS)
 def test_a_kept_head_predicts_from_images_as_the_site_was_tested_also_in_onnx(tmp_path: Path, name: str) -> None:
     config, record = held_at(tmp_path, name)
@@ -301,9 +306,9 @@ def test_a_kept_head_on_a_table_does_what_its_card_says(tmp_path: Path, name: st
 def test_settings_that_contradict_are_refused_with_a_sentence(
     tmp_path: Path, with_head: MakeConfig, name: str, method: str
 ) -> None:
-    with pytest.raises(SettingsError, match="a table needs 'mlp', or a head with encoder.name = 'columns'"):
+    with pytest.raises(SettingsError, match=r"a table needs 'mlp', or a head with encoder.name = 'columns'"):
         settle(parse(wine_settings(tmp_path, method=method, train__model=name)))
-    with pytest.raises(SettingsError, match="'columns' reads a table: set data.source"):
+    with pytest.raises(SettingsError, match=r"'columns' reads a table: set data.source"):
         settle(with_head(method=method, train__model=name, encoder__name=COLUMNS))
     settle(parse(wine_settings(tmp_path, method="fedavg", train__model=name, encoder__name=COLUMNS)))
     with pytest.raises(SettingsError, match="trains an mlp of its own"):
@@ -311,7 +316,7 @@ def test_settings_that_contradict_are_refused_with_a_sentence(
 
 
 def test_fmcl_on_a_table_says_which_encoder_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="on a table set encoder.name = 'columns'"):
+    with pytest.raises(SettingsError, match=r"on a table set encoder.name = 'columns'"):
         settle(parse(wine_settings(tmp_path, method="fmcl")))
 
 
