@@ -10,6 +10,8 @@ import torch
 from safetensors.numpy import load_file
 
 from cli.main import main
+from cli.suites.preparation import prepare_cells
+from cli.suites.suite import Cell
 from client.data import load_site
 from client.data.files import read_images
 from client.encoder import Encoder, load_encoder
@@ -328,3 +330,19 @@ def test_images_at_a_site_that_is_asked_for_columns_are_explained(with_head: Mak
     site = data_of(Identity("000", None, (0, 6), None), task, 1)
     with pytest.raises(SettingsError, match="reads a table, and this site has images"):
         site.train_inputs()
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder", "embedded"), [("head", "pixels", 1), ("head", COLUMNS, 0), ("mlp", "pixels", 0)]
+)
+def test_a_suite_embeds_once_for_heads_and_never_a_table(
+    tmp_path: Path, with_head: MakeConfig, name: str, encoder: str, embedded: int
+) -> None:
+    config = with_head(train__model=name, sites=3)
+    if encoder == COLUMNS:
+        config = parse(wine_settings(tmp_path, method="fmcl", train__model=name, encoder__name=COLUMNS, sites=3))
+    told: list[str] = []
+    config = config.model_copy(update={"out": str(tmp_path / "run")})
+    cell = Cell("data", "", "label", 0, config, None)
+    prepare_cells([cell], embed=True, say=told.append)
+    assert len(told) == embedded
