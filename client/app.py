@@ -16,11 +16,10 @@ from client.answers.final import keep, personalise, take_answer
 from client.answers.introduction import hello, introduce
 from client.answers.refusal import reason_of
 from client.answers.round import answer_question, test_round, train_round
-from client.data import load_site
 from client.fingerprints import FINGERPRINTS
 from client.identity import identify
 from client.personal import set_aside
-from client.request import Request, limit_threads
+from client.request import Request, data_of, limit_threads
 from common import wire
 
 app = ClientApp()
@@ -36,7 +35,7 @@ def reply(message: Message, context: Context, answer: Answer) -> Message:
     try:
         task = wire.unpack_task(message.content)
         limit_threads(task.settings, identity)
-        site = load_site(identity, task.settings, task.round_number, task.rounds)
+        site = data_of(identity, task, task.round_number)
         if task.settings.personalise != "none" and answer is not personalise:
             site, _ = set_aside(site, task.settings.seed)
         content = answer(Request(message.content, task, identity, site, message.metadata.run_id))

@@ -20,12 +20,9 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from common.config import EncoderSettings, SettingsError
+from common.encoders import PACKAGED, PIXEL_SIDE, PIXELS
 from common.randomness import derive_seed
 
-_PACKAGED = "efficientnet_lite0"
-# No network at all: the image itself, 3 x 32 x 32 values between 0 and 1 unless encoder.image_size says otherwise.
-_PIXELS = "pixels"
-_PIXEL_SIDE = 32
 _PACKAGED_TENSORS = 296
 # Vectorised CPU kernels round the rows of a last, incomplete block differently. In batches of a multiple of this the
 # embedding of an image is the same bits whatever it is batched with, so results do not depend on what a cache held.
@@ -104,6 +101,10 @@ class Encoder:
             raise EncoderError(f"encoder {self.name} gives embeddings that are not finite{hint}")
         return embedded
 
+    def as_module(self) -> nn.Module:
+        """The encoder with its preprocessing, uint8[n, size, size, 3] in, for a graph that holds all of it."""
+        return _Whole(self._model, self._scale, self._offset).cpu().eval()
+
     @torch.inference_mode()
     def _forward(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         count = len(images)
@@ -114,6 +115,21 @@ class Encoder:
             features: Tensor = self._model(torch.addcmul(self._offset, pixels, self._scale))
         rows: NDArray[np.float32] = features[:count].float().cpu().numpy()
         return rows
+
+
+class _Whole(nn.Module):
+    scale: Tensor
+    offset: Tensor
+
+    def __init__(self, model: nn.Module, scale: Tensor, offset: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("scale", scale)
+        self.register_buffer("offset", offset)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self.model(self.offset + pixels.permute(0, 3, 1, 2) * self.scale)
+        return features
 
 
 def load_encoder(settings: EncoderSettings, seed: int) -> Encoder:
@@ -135,11 +151,11 @@ def load_encoder(settings: EncoderSettings, seed: int) -> Encoder:
 @lru_cache(maxsize=1)
 def _load(name: str, weights: str, _weights_version: tuple[int, int], size: int, precision: str, seed: int) -> Encoder:
     kind, _, architecture = name.rpartition(":")
-    if name == _PIXELS:
+    if name == PIXELS:
         return Encoder(
-            name, nn.Flatten(), size=size or _PIXEL_SIDE, mean=(0.0,) * 3, std=(1.0,) * 3, precision="float32"
+            name, nn.Flatten(), size=size or PIXEL_SIDE, mean=(0.0,) * 3, std=(1.0,) * 3, precision="float32"
         )
-    if name == _PACKAGED:
+    if name == PACKAGED:
         model = _packaged()
     elif kind == "random":
         model = _create(architecture, seed=seed, pretrained=False, num_classes=0)
@@ -149,7 +165,7 @@ def _load(name: str, weights: str, _weights_version: tuple[int, int], size: int,
         model = _from_hub(architecture)
     model.eval().requires_grad_(False)
     made_for = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
-    mean, std = ((0.5,) * 3, (0.5,) * 3) if name == _PACKAGED else (made_for["mean"], made_for["std"])
+    mean, std = ((0.5,) * 3, (0.5,) * 3) if name == PACKAGED else (made_for["mean"], made_for["std"])
     size = size or int(made_for["input_size"][-1])
     _resize(name, model, size)
     return Encoder(name, model, size=size, mean=mean, std=std, precision=precision)
@@ -186,7 +202,7 @@ def _packaged() -> nn.Module:
     own = model.state_dict()
     shapes = [tensor.shape for tensor in packaged.values()]
     if len(shapes) != _PACKAGED_TENSORS or shapes != [tensor.shape for tensor in own.values()]:
-        raise EncoderError(f"{path.name} does not hold the {_PACKAGED_TENSORS} tensors of {_PACKAGED}; reinstall it")
+        raise EncoderError(f"{path.name} does not hold the {_PACKAGED_TENSORS} tensors of {PACKAGED}; reinstall it")
     model.load_state_dict(dict(zip(own, packaged.values(), strict=True)))
     model.reset_classifier(0)  # type: ignore[operator]
     return model

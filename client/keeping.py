@@ -24,11 +24,13 @@ def site_card(
     group: int,
     round_number: int,
     run: str = "",
+    shares: tuple[float, ...] = (),
     kept: str = "group",
     note: str = "",
 ) -> ModelCard:
-    """The card of a model that the site keeps; `metrics` are those of its own test split."""
+    """The card of a model that the site keeps; `metrics` are those of its own test split, `shares` its classes'."""
     about = {
+        "shares": shares,
         "site": identity.name,
         "run": run,
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -12,30 +12,36 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from client.encoder import load_encoder
 from client.training import normalise
 from common.config import SettingsError
 from common.kept_model import ModelCard
 
 
 class _Deployed(nn.Module):
-    """Pixels or scaled rows in, probabilities out."""
+    """Pixels or scaled rows in, probabilities out; a model that reads an encoder's numbers has the encoder inside."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, encoder: nn.Module | None) -> None:
         super().__init__()
         self.network = network
+        self.encoder = encoder
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.network(normalise(inputs))
+        read = normalise(inputs) if self.encoder is None else self.encoder(inputs)
+        logits: Tensor = self.network(read)
         return logits.softmax(dim=1)
 
 
 def onnx_input(card: ModelCard) -> tuple[str, Tensor]:
     """Name and example of the input: `pixels` uint8[n, size, size, channels], or `rows` float32[n, m]."""
-    if card.encoder is not None:
+    if card.projection:
         raise SettingsError(
-            f"this model reads the numbers of the encoder {card.encoder.name}, which is not part of the file and "
-            "cannot be exported with it: use `coterie predict`"
+            f"this model reads projected numbers of the encoder {card.encoder and card.encoder.name}, which are not "
+            "part of the file and cannot be exported with it: use `coterie predict`"
         )
+    if card.encoder is not None:
+        side = load_encoder(card.encoder, card.seed).size
+        return "pixels", torch.zeros((2, side, side, 3), dtype=torch.uint8)
     if card.table is not None:
         return "rows", torch.zeros((2, card.table.width))
     return "pixels", torch.zeros((2, card.image_size, card.image_size, card.channels), dtype=torch.uint8)
@@ -48,6 +54,7 @@ def export_onnx(model: nn.Module, card: ModelCard, path: Path) -> None:
     model that cannot be exported, and if the extra is not installed.
     """
     name, example = onnx_input(card)
+    encoder = None if card.encoder is None else load_encoder(card.encoder, card.seed).as_module()
     try:
         import onnx
     except ModuleNotFoundError:
@@ -58,7 +65,7 @@ def export_onnx(model: nn.Module, card: ModelCard, path: Path) -> None:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            _Deployed(model).eval(),
+            _Deployed(model, encoder).eval(),
             (example,),
             input_names=[name],
             output_names=["probabilities"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +16,10 @@ from client.collaboration.projection import projected
 from client.data.samples import Fault, ImageSamples, TableSamples, Undecodable
 from client.encoder import load_encoder
 from client.training import default_device, log_probabilities
-from common.config import SettingsError
+from common.config import DataSettings, SettingsError
+from common.encoders import embedding_width
 from common.kept_model import ModelCard, load_model
-from common.models import InvalidState, build, set_state
+from common.models import InvalidState, build, set_prior, set_state
 from common.networks import mlp_like
 from common.state import State
 
@@ -36,8 +39,12 @@ class Prediction:
         return int(self.probabilities.argmax())
 
 
-def open_model(path: Path) -> tuple[nn.Module, ModelCard]:
-    """Build the network of a model file with its weights, or raise `SettingsError`."""
+def open_model(path: Path, shares: str = "own") -> tuple[nn.Module, ModelCard]:
+    """Build the network of a model file with its weights, or raise `SettingsError`.
+
+    `shares` are those in which it expects the classes: those it carries ("own"), "uniform", or those of a file. The
+    card that is returned names those and no others: an export is not to tell the site's.
+    """
     state, card = load_model(path)
     if card.input == "integrated" or not card.whole:
         raise SettingsError(f"{path} cannot be used by itself: {card.note}")
@@ -45,19 +52,60 @@ def open_model(path: Path) -> tuple[nn.Module, ModelCard]:
         model = _network(state, card)
     except (InvalidState, ValueError) as error:
         raise SettingsError(f"the weights in {path} are not those of its card: {error}") from None
+    expected = expected_shares(card, shares)
+    set_prior(model, expected)
     model.eval()
-    return model, card
+    return model, card.model_copy(update={"shares": () if expected is None else tuple(expected.tolist())})
+
+
+def expected_shares(card: ModelCard, shares: str) -> NDArray[np.float64] | None:
+    """The class shares that a model is to expect; None: it needs none."""
+    if card.prior == "off":
+        if shares != "own":
+            raise SettingsError(
+                "--shares is for models that were trained with train.prior = 'site': this one has learnt its shares"
+            )
+        return None
+    if shares == "own":
+        # The coordinator's copy carries none: it knows nobody's.
+        return np.array(card.shares) if card.shares else None
+    if shares == "uniform":
+        return None
+    return _read_shares(Path(shares), card.classes)
+
+
+def _read_shares(path: Path, classes: tuple[str, ...]) -> NDArray[np.float64]:
+    """Read a table `class = number` (TOML); the numbers may be counts, and are scaled to sum to 1."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"--shares takes own, uniform or a file; {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"{path} is not valid TOML: {error}; it holds a line CLASS = NUMBER for each class"
+        ) from None
+    if set(found) != set(classes):
+        raise SettingsError(f"{path} must name exactly the classes {', '.join(classes)}")
+    values = [found[name] for name in classes]
+    if not all(type(value) in (int, float) and 0 < value < math.inf for value in values):
+        raise SettingsError(f"{path}: shares are numbers above 0; a class that may not occur gets a small one")
+    numbers = np.array(values, np.float64)
+    shares: NDArray[np.float64] = numbers / numbers.sum()
+    return shares
 
 
 def _network(state: State, card: ModelCard) -> nn.Module:
-    if card.input != "image":
-        features = card.projection if card.table is None else card.table.width
+    features = None if card.table is None else card.table.width
+    if card.encoder is not None:
+        features = card.projection or embedding_width(card.encoder, DataSettings())
+    if card.network == "mlp" and features is not None:
         return mlp_like(state, features=features, classes=len(card.classes))
     model = build(
         card.network,
         classes=len(card.classes),
         channels=card.channels,
         image_size=card.image_size,
+        features=features,
         seed=None,
     )
     set_state(model, state)
@@ -94,4 +142,5 @@ def _inputs(
     images = np.stack(pixels) if pixels else np.empty((0, size, size, channels), np.uint8)
     if encoder is None:
         return images, unreadable
-    return projected(encoder.embed(images), card.projection, card.seed).astype(np.float32), unreadable
+    vectors = encoder.embed(images)
+    return projected(vectors, card.projection, card.seed).astype(np.float32) if card.projection else vectors, unreadable

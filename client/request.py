@@ -6,22 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import torch
 from flwr.app import RecordDict
+from numpy.typing import NDArray
 from torch import nn
 
 from client.data import SiteData, load_site
+from client.data.samples import TableSamples
+from client.embeddings import embeddings
 from client.encoder import Encoder, EncoderError, load_encoder
-from client.identity import Identity
+from client.identity import Identity, cache_folder
 from client.memory import Memory, open_memory
 from client.methods import SiteMethod, Visit, site_method
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
-from common.config import EncoderSettings, SiteSettings
+from common.config import EncoderSettings, SettingsError, SiteSettings
+from common.encoders import COLUMNS, HEADS
 from common.extras import Network, Rule
 from common.metrics import EvaluationStatistics
-from common.models import get_state
+from common.models import get_state, set_prior
 from common.networks import build_for
+from common.prior import class_shares
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,11 @@ class Request:
 
     def in_round(self, round_number: int) -> Request:
         """The same request to the site as its data are in another round."""
-        return replace(self, site=load_site(self.identity, self.settings, round_number, self.task.rounds))
+        return replace(self, site=data_of(self.identity, self.task, round_number))
+
+    def embedded(self) -> NDArray[np.float32]:
+        """Embeddings of the training samples, float32[n, d]."""
+        return embedded(self.site, self.site.train, self.identity, self.settings)
 
     def visit(self, declared: Mapping[str, Rule] | None = None, *, with_model: bool = True) -> Visit:
         """Read what came and what is remembered.
@@ -59,6 +69,8 @@ class Request:
         `declared` is what must come beside the model; None: what the method declares for training may come.
         """
         network = network_of(self.settings)
+        # The network is the process's; the shares are the site's, as it is now.
+        set_prior(network, class_shares(self.site.class_counts) if self.settings.train.prior == "site" else None)
         state = get_state(network)
         travelling = {name: state[name] for name in self.method.agreement.travels(list(state))}
         known = Network.of(travelling, len(self.site.classes))
@@ -87,15 +99,44 @@ class Request:
         return load_encoder(self.encoder_settings(), self.settings.seed)
 
     def encoder_settings(self) -> EncoderSettings:
-        """Of the run, but a weights file is named by the site it lies at, unless the site is simulated."""
-        settings = self.settings.encoder
-        if not settings.weights or self.identity.is_simulated:
-            return settings
-        if self.identity.encoder_weights is None:
-            raise EncoderError(
-                "this run's encoder needs a local weights file: set encoder-weights in the site's node config"
-            )
-        return settings.model_copy(update={"weights": str(self.identity.encoder_weights)})
+        """Of the run, as this site has it."""
+        return own_encoder(self.settings.encoder, self.identity)
+
+
+def data_of(identity: Identity, task: wire.Task, round_number: int) -> SiteData:
+    """A site's data in a round, as the models of the run read them."""
+    return read_by(task.settings, identity, load_site(identity, task.settings, round_number, task.rounds))
+
+
+def read_by(settings: SiteSettings, identity: Identity, site: SiteData) -> SiteData:
+    """A site's data as the models of a run read them: heads read an encoder's numbers."""
+    if settings.train.model not in HEADS:
+        return site
+    return site.through(lambda of, positions: embedded(of, positions, identity, settings))
+
+
+def embedded(
+    site: SiteData, positions: NDArray[np.int64], identity: Identity, settings: SiteSettings
+) -> NDArray[np.float32]:
+    """What the run's encoder makes of some of a site's samples, float32[n, d]; a table's own columns are its rows."""
+    if settings.encoder.name == COLUMNS:
+        if not isinstance(site.samples, TableSamples):
+            raise SettingsError("encoder.name = 'columns' reads a table, and this site has images")
+        return site.samples.rows[positions]
+    encoder = load_encoder(own_encoder(settings.encoder, identity), settings.seed)
+    folder = cache_folder(identity, settings.cache)
+    return embeddings(encoder, site.images, positions, folder, settings.encoder.batch_size)
+
+
+def own_encoder(settings: EncoderSettings, identity: Identity) -> EncoderSettings:
+    """The encoder of a run; a weights file is named by the site it lies at, unless the site is simulated."""
+    if not settings.weights or identity.is_simulated:
+        return settings
+    if identity.encoder_weights is None:
+        raise EncoderError(
+            "this run's encoder needs a local weights file: set encoder-weights in the site's node config"
+        )
+    return settings.model_copy(update={"weights": str(identity.encoder_weights)})
 
 
 @lru_cache(maxsize=1)

@@ -82,8 +82,9 @@ class EncoderSettings(Section):
 
     name: str = Field(
         "efficientnet_lite0",
-        pattern=r"^(efficientnet_lite0|pixels|timm:[\w.\-]+|random:[\w.\-]+)$",
-        description="efficientnet_lite0 (packaged), timm:<model>, random:<model> (untrained, shared seed), or pixels",
+        pattern=r"^(efficientnet_lite0|pixels|columns|timm:[\w.\-]+|random:[\w.\-]+)$",
+        description="efficientnet_lite0 (packaged), timm:<model>, random:<model> (untrained, shared seed), pixels, or "
+        "columns (of a table)",
     )
     weights: str = Field("", description="local weights file for timm:<model> (.safetensors or .pth); empty: hub")
     image_size: int = Field(
@@ -109,8 +110,10 @@ class ClusterSettings(Section):
 class TrainSettings(Section):
     """Local training at a site."""
 
-    model: Literal["resnet9", "resnet18", "lenet5", "mlp"] = Field(
-        "resnet9", description="network, trained from scratch"
+    model: Literal["resnet9", "resnet18", "lenet5", "mlp", "head", "head-mlp"] = Field(
+        "resnet9",
+        description="network, trained from scratch; head, head-mlp: a linear layer, or two layers, on the frozen "
+        "encoder",
     )
     lr: float = Field(0.01, gt=0, description="learning rate of SGD")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
@@ -121,6 +124,9 @@ class TrainSettings(Section):
     batch_norm: Literal["round", "running"] = Field(
         "round",
         description="statistics a site sends: of this round's batches, or torch's moving average, which lags behind",
+    )
+    prior: Literal["site", "off"] = Field(
+        "off", description="site: a site's own class shares are part of its softmax, and never sent; off: as published"
     )
     fraction: float = Field(1.0, gt=0, le=1, description="share of a group's sites that train in a round; at least one")
     threads: int = Field(

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
 
 from common.config import EncoderSettings, SettingsError, SiteSettings
+from common.encoders import HEADS
 from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.metrics import Metrics
 from common.section import Section
@@ -67,6 +68,12 @@ class ModelCard(Section):
     preprocessing: str = Field("", description="how an image or a row becomes an input, in words")
     whole: bool = Field(True, description="false: some of its tensors are the sites' own and not in this file")
     method: str = Field("", description="how the sites were grouped")
+    prior: Literal["site", "off"] = Field(
+        "off", description="site: a model for balanced classes, which expects the shares of the place it is used at"
+    )
+    shares: tuple[float, ...] = Field(
+        (), description="prior = site: class shares that the site expects, in the order of classes; empty: equal ones"
+    )
     group: int = Field(ge=0, description="group of sites that trained it")
     kept: Kept = Field("group", description="group: the group's model; finetuned: trained further; local: alone")
     round: int = Field(ge=0, description="rounds of training behind it")
@@ -81,10 +88,14 @@ class ModelCard(Section):
     def _consistent(self) -> Self:
         if (self.input == "table") != (self.table is not None):
             raise ValueError("a model has the schema of a table if it reads one, and only then")
-        if (self.input == "embedding") != (self.encoder is not None and self.projection > 0):
-            raise ValueError("a model has an encoder and a projection if it reads embeddings, and only then")
-        if self.input != "image" and self.network != "mlp":
-            raise ValueError(f"network {self.network!r} reads images alone")
+        if (self.input == "embedding") != (self.encoder is not None):
+            raise ValueError("a model has an encoder if it reads embeddings, and only then")
+        if (self.projection > 0) != (self.input == "embedding" and self.network not in HEADS):
+            raise ValueError("a model has a projection if it reads projected embeddings, and only then")
+        if self.shares and (len(self.shares) != len(self.classes) or not all(0 < share <= 1 for share in self.shares)):
+            raise ValueError("shares are numbers above 0 and at most 1, one for each class")
+        if self.network not in ("mlp", *HEADS) if self.input != "image" else self.network in HEADS:
+            raise ValueError(f"network {self.network!r} does not read {self.input}")
         return self
 
 
@@ -125,32 +136,35 @@ def describe(
     `integrated`: the coordinator's copy of a network on integrated columns (DC-CFL).
     """
     data = settings.data
-    card = ModelCard(
+    return ModelCard(
         network="mlp" if integrated or data.input == "embedding" else settings.train.model,
         classes=classes,
         image_size=data.image_size,
         channels=data.channels,
-        preprocessing=_of_images(data.image_size, data.channels),
         group=group,
         round=round_number,
         seed=settings.seed,
+        prior="off" if integrated or data.input == "embedding" else settings.train.prior,
         test=None if test is None else result_of(test),
+        **_input(settings, integrated=integrated),
     )
+
+
+def _input(settings: SiteSettings, *, integrated: bool) -> dict[str, Any]:
+    """What of a card says what the model reads."""
+    data, encoder = settings.data, settings.encoder
     if integrated:
-        return card.model_copy(update={"input": "integrated", "preprocessing": "", "note": INTEGRATED})
+        return {"input": "integrated", "note": INTEGRATED}
     if data.table is not None:
-        return card.model_copy(update={"input": "table", "table": data.table, "preprocessing": _OF_TABLES})
+        return {"input": "table", "table": data.table, "preprocessing": _OF_TABLES}
+    if settings.train.model in HEADS:
+        words = f"RGB pixels at the size of the encoder {encoder.name}, whose numbers the model reads"
+        return {"input": "embedding", "encoder": encoder, "preprocessing": words}
     if data.input == "embedding":
-        encoder, projection = settings.encoder, settings.of(CollaborationSettings).projection
-        return card.model_copy(
-            update={
-                "input": "embedding",
-                "encoder": encoder,
-                "projection": projection,
-                "preprocessing": _of_embeddings(encoder.name, projection),
-            }
-        )
-    return card
+        projection = settings.of(CollaborationSettings).projection
+        words = _of_embeddings(encoder.name, projection)
+        return {"input": "embedding", "encoder": encoder, "projection": projection, "preprocessing": words}
+    return {"preprocessing": _of_images(data.image_size, data.channels)}
 
 
 def result_of(metrics: Metrics) -> TestResult:

@@ -16,12 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from common.encoders import HEADS
 from common.randomness import generator
 from common.state import State
 
 # Above this side in pixels ResNet18 has the ImageNet stem (7x7 stride 2, then max-pool). That stem divides the side by
 # four before the first block, which leaves nothing to look at in a 32-pixel image.
 SMALL_IMAGE = 64
+
+# Embeddings are brought to one length, at which the default learning rate of 0.01 suits a linear layer: what a step
+# changes in the scores grows with the square of the length.
+EMBEDDING_LENGTH = 56.0
+# The two layers of an mlp multiply, and need less.
+_MLP_LENGTH = 16.0
+_HEAD_WIDTH = 128
 
 
 class InvalidState(ValueError):
@@ -44,16 +52,18 @@ def build(
     they are left unset, which is quicker, for a site that loads a received state next. `features` is the length of a
     table's rows and takes the place of the image; only the mlp can have it, and `hidden`, the widths of its layers.
     """
-    if name not in _ARCHITECTURES:
-        raise ValueError(f"unknown model {name!r}: known are {', '.join(_ARCHITECTURES)}")
-    if features is not None and name != "mlp":
-        raise ValueError(f"{name} reads images; a table with {features} features needs the mlp")
+    if name not in _ARCHITECTURES and name not in _OF_VECTORS:
+        raise ValueError(f"unknown model {name!r}: known are {', '.join([*_ARCHITECTURES, *HEADS])}")
+    if (name in HEADS or features is not None) and (features is None or name not in _OF_VECTORS):
+        raise ValueError(f"{name} cannot read {'images' if features is None else f'vectors of {features} numbers'}")
     if image_size < 8:
         raise ValueError(f"images of {image_size} pixels are too small: the smallest side is 8")
     # On the meta device no memory is touched and no global generator advances.
     with torch.device("meta"):
-        model = (
+        model: Network = (
             _mlp(features, classes, hidden)
+            if name == "mlp" and features is not None
+            else _OF_VECTORS[name](features, classes)
             if features is not None
             else _ARCHITECTURES[name](channels, image_size, classes)
         )
@@ -91,17 +101,35 @@ def set_state(model: nn.Module, state: Mapping[str, NDArray[Any]]) -> None:
             target.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
 
 
+def set_prior(model: nn.Module, shares: NDArray[np.float64] | None) -> None:
+    """Let the model expect classes in these shares, float64[C], in training and at prediction; None: as it learns."""
+    assert isinstance(model, Network)
+    prior = None if shares is None else torch.from_numpy(np.log(shares)).to(torch.float32)
+    model.log_prior = None if prior is None else prior.to(model.head.weight.device)
+
+
+def draw_head(model: nn.Module, seed: int) -> None:
+    """Draw the head where the start is all zeros, which no two draws of a linear model tell apart."""
+    assert isinstance(model, Network)
+    if not model.head.weight.any():
+        _fill_uniform(model.head.weight, 1 / math.sqrt(model.head.in_features), generator(seed, "initial weights"))
+
+
 class Network(nn.Module):
     """A body that turns inputs into features [n, width], and the linear classification head on them."""
+
+    log_prior: Tensor | None
 
     def __init__(self, body: nn.Module, width: int, classes: int) -> None:
         super().__init__()
         self.body = body
         self.head = nn.Linear(width, classes)
+        # Not part of the state: it is each site's own and never travels.
+        self.register_buffer("log_prior", None, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(inputs))
-        return logits
+        return logits if self.log_prior is None else logits + self.log_prior
 
 
 def _resnet9(channels: int, image_size: int, classes: int) -> Network:
@@ -166,6 +194,17 @@ def _lenet5(channels: int, image_size: int, classes: int) -> Network:
     return Network(body, 84, classes)
 
 
+def _head(features: int, classes: int) -> Network:
+    """A linear layer on embeddings of one length."""
+    return Network(nn.Sequential(nn.Flatten(), _OfLength(EMBEDDING_LENGTH)), features, classes)
+
+
+def _head_mlp(features: int, classes: int) -> Network:
+    """A hidden layer on embeddings of one length."""
+    body = nn.Sequential(nn.Flatten(), _OfLength(_MLP_LENGTH), nn.Linear(features, _HEAD_WIDTH), nn.ReLU(inplace=True))
+    return Network(body, _HEAD_WIDTH, classes)
+
+
 def _mlp(features: int, classes: int, hidden: tuple[int, int] = (64, 32)) -> Network:
     """Two hidden layers on the flattened input."""
     first, second = hidden
@@ -196,6 +235,15 @@ class _Scale(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features * self.factor
+
+
+class _OfLength(nn.Module):
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, features: Tensor) -> Tensor:
+        return functional.normalize(features) * self.length
 
 
 class _BasicBlock(nn.Module):
@@ -233,13 +281,25 @@ _ARCHITECTURES: dict[str, Callable[[int, int, int], Network]] = {
 }
 
 
-def _initialise(model: nn.Module, rng: np.random.Generator) -> None:
+_OF_VECTORS: dict[str, Callable[[int, int], Network]] = {
+    "mlp": _mlp,
+    "head": _head,
+    "head-mlp": _head_mlp,
+}
+
+
+def _initialise(model: Network, rng: np.random.Generator) -> None:
     """Draw weights from U(-b, b) with b = 1 / sqrt(fan_in), torch's own rule; biases are 0.
 
     Networks without batch norm get the body's bound of He et al. instead, sqrt(6 / fan_in): under torch's rule the
     signal fades from layer to layer, and LeNet5 stays on a plateau for as many rounds as a small site has. Uniform
     draws, because normal ones take logarithms, which differ in the last bit between maths libraries.
     """
+    if not any(True for _ in model.body.parameters()):
+        # Nothing to tell apart: a linear model has one optimum, and no start is nearer to it than none.
+        nn.init.zeros_(model.head.weight)
+        nn.init.zeros_(model.head.bias)
+        return
     normalised = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
     for name, module in model.named_modules():
         if isinstance(module, nn.BatchNorm2d):

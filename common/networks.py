@@ -11,6 +11,7 @@ from torch import nn
 
 from common.classes import agreed_classes
 from common.config import SiteSettings
+from common.encoders import HEADS, embedding_width
 from common.models import InvalidState, build, set_state
 
 # A wider layer is nobody's small network, and its memory is not claimed on a stranger's word.
@@ -20,12 +21,15 @@ _WIDEST = 4096
 def build_for(settings: SiteSettings, seed: int | None) -> nn.Module:
     """Return the network that sites of a run train, on its images or the columns of its table."""
     data = settings.data
+    features = None if data.table is None else data.table.width
+    if settings.train.model in HEADS:
+        features = embedding_width(settings.encoder, data)
     return build(
         settings.train.model,
         classes=len(agreed_classes(data)),
         channels=data.channels,
         image_size=data.image_size,
-        features=None if data.table is None else data.table.width,
+        features=features,
         seed=seed,
     )
 

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from common.config import Config, parse
-from common.models import get_state
+from common.models import draw_head, get_state
 from common.networks import build_for
 from common.randomness import derive_seed
 from common.state import State
@@ -95,4 +95,7 @@ def conduct(
 def initial_state(config: Config, number: int = 0) -> State:
     """The weights every group starts from, a function of the seed alone; further numbers give further draws."""
     seed = derive_seed(config.seed, "another start", round_number=number) if number else config.seed
-    return get_state(build_for(config, seed))
+    model = build_for(config, seed)
+    if number:
+        draw_head(model, seed)
+    return get_state(model)

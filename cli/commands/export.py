@@ -24,6 +24,13 @@ def register(jobs: Subparsers) -> None:
         help="model.safetensors of a site, or models/group-<k>.safetensors of a run",
     )
     parser.add_argument("--onnx", action="store_true", required=True, help="the format; there is no other yet")
+    parser.add_argument(
+        "--shares",
+        default="own",
+        metavar="own|uniform|FILE",
+        help="class shares where the model is used: those it carries (default), equal ones, or a TOML file with "
+        "CLASS = NUMBER for each class",
+    )
     parser.add_argument("--out", type=Path, help="file to write; default MODEL with the ending .onnx")
     parser.set_defaults(run=run)
 
@@ -33,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from client.onnx_export import export_onnx, onnx_input
     from client.prediction import open_model
 
-    model, card = open_model(options.model)
+    model, card = open_model(options.model, options.shares)
     out = options.out or options.model.with_suffix(".onnx")
     export_onnx(model, card, out)
     name, example = onnx_input(card)

@@ -39,6 +39,13 @@ def register(jobs: Subparsers) -> None:
         metavar="DATA",
         help="image files or folders of images; tables (.csv, .parquet) if the model reads tables",
     )
+    parser.add_argument(
+        "--shares",
+        default="own",
+        metavar="own|uniform|FILE",
+        help="class shares where the model is used: those it carries (default), equal ones, or a TOML file with "
+        "CLASS = NUMBER for each class",
+    )
     parser.add_argument("--csv", action="store_true", help="print CSV with the probability of every class")
     parser.set_defaults(run=run)
 
@@ -51,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     from client.data.samples import Fault
     from client.prediction import open_model, predict
 
-    model, card = open_model(options.model)
+    model, card = open_model(options.model, options.shares)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if options.csv:
         what = "image" if card.table is None else "row"

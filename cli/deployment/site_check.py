@@ -21,9 +21,11 @@ from client.data import NoUsableData, SiteData, discover_classes, load_site
 from client.data.samples import ImageSamples
 from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder, identify, models_folder
+from client.request import read_by
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
+from common.encoders import HEADS
 from common.networks import build_for
 from common.readable import duration, megabytes
 
@@ -39,7 +41,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     run = _run_settings(identity, config_path)
     problems: list[str] = []
     try:
-        site = load_site(identity, run)
+        site = read_by(run, identity, load_site(identity, run))
     except NoUsableData as error:
         print(error)
         return 1
@@ -55,12 +57,12 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
             problems.append(str(error))
         else:
             print(_describe_signature(encoder, site, run.encoder.batch_size), flush=True)
-    epoch = measure_epoch(site, run)
-    seen = f"at {run.data.image_size} px" if run.data.table is None else f"on {run.data.table.width} numbers per row"
-    print(
-        f"training: {run.train.model} {seen}, an epoch over {len(site.train)} samples takes about "
-        f"{duration(epoch.seconds)} (measured on {epoch.images} samples)"
-    )
+    if not problems or run.train.model not in HEADS:
+        epoch = measure_epoch(site, run)
+        print(
+            f"training: {run.train.model} {_what_it_reads(run)}, an epoch over {len(site.train)} samples takes about "
+            f"{duration(epoch.seconds)} (measured on {epoch.images} samples)"
+        )
     print(f"cache: {cache_folder(identity, run.cache)}")
     print(f"models: {models_folder(identity) or 'none are kept'}")
     try:
@@ -75,6 +77,12 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     for problem in problems:
         print(f"PROBLEM: {problem}")
     return 1 if problems else 0
+
+
+def _what_it_reads(run: SiteSettings) -> str:
+    if run.data.table is not None:
+        return f"on {run.data.table.width} numbers per row"
+    return f"on {run.encoder.name}" if run.train.model in HEADS else f"at {run.data.image_size} px"
 
 
 def _run_settings(identity: Identity, config_path: Path | None) -> SiteSettings:

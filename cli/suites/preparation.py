@@ -15,6 +15,7 @@ from client.embeddings import embeddings
 from client.encoder import load_encoder
 from client.identity import Identity, cache_folder
 from common.config import Config
+from common.encoders import COLUMNS, HEADS
 from common.mean_feature import MeanFeature
 from common.signature import Signature
 from common.subspace import Subspace
@@ -52,7 +53,8 @@ def _embed_once(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
     done = set()
     for cell in cells:
         config = cell.config
-        if get_method(config.method).fingerprint not in _EMBEDDED or config.encoder.name.startswith("random:"):
+        needed = get_method(config.method).fingerprint in _EMBEDDED or config.train.model in HEADS
+        if not needed or config.encoder.name.startswith("random:") or config.encoder.name == COLUMNS:
             continue
         key = (config.data, config.encoder, config.cache)
         if key in done or is_finished(Path(config.out), config):

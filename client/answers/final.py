@@ -16,12 +16,14 @@ from client.request import Request, tested
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
 from common.collaboration import Answer
+from common.encoders import HEADS
 from common.extras import InvalidExtras, Network
 from common.kept_model import PRIVATE, ModelCard
 from common.methods import dc_cfl
 from common.metrics import EvaluationStatistics, summarise
 from common.models import InvalidState, get_state
 from common.networks import mlp_like
+from common.prior import class_shares
 from common.state import State
 
 _log = logging.getLogger("coterie")
@@ -102,8 +104,9 @@ def own_card(request: Request, statistics: EvaluationStatistics, kept: str = "gr
     if request.task.group is None:
         raise wire.WireError("the model is of no group")
     settings = request.settings
-    if settings.data.input == "embedding":
+    if settings.data.input == "embedding" or settings.train.model in HEADS:
         settings = settings.model_copy(update={"encoder": request.encoder_settings()})
+    with_shares = settings.train.prior == "site" and note != PRIVATE
     return site_card(
         settings,
         request.site.classes,
@@ -112,6 +115,7 @@ def own_card(request: Request, statistics: EvaluationStatistics, kept: str = "gr
         group=request.task.group,
         round_number=request.task.round_number,
         run=str(request.run_id) if request.run_id else "",
+        shares=tuple(class_shares(request.site.class_counts).tolist()) if with_shares else (),
         kept=kept,
         note=note,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache as once
 from functools import lru_cache
 from pathlib import Path
@@ -68,13 +68,23 @@ class SiteData:
     faults: tuple[Fault, ...]
     _pixels: NDArray[np.uint8] = field(repr=False)
     _alterations: tuple[Alteration, ...] = field(default=(), repr=False)
+    # Positions in `samples` → what a frozen encoder makes of them; None: models read the samples themselves.
+    _embed: Callable[[SiteData, Index], NDArray[np.float32]] | None = field(default=None, repr=False)
+
+    def through(self, embed: Callable[[SiteData, Index], NDArray[np.float32]]) -> SiteData:
+        """The same site, whose models read what `embed` makes of its samples."""
+        return replace(self, _embed=embed)
 
     def train_inputs(self) -> NDArray[np.uint8] | NDArray[np.float32]:
-        """Return what a model trains on: the images, or the scaled rows float32[n, m] of a table."""
+        """Return what a model trains on: images, the scaled rows float32[n, m] of a table, or embeddings of either."""
+        if self._embed is not None:
+            return self._embed(self, self.train)
         return self._rows(self.train) if isinstance(self.samples, TableSamples) else self.train_images()
 
     def test_inputs(self) -> NDArray[np.uint8] | NDArray[np.float32]:
         """Return what a model is tested on."""
+        if self._embed is not None:
+            return self._embed(self, self.test)
         return self._rows(self.test) if isinstance(self.samples, TableSamples) else self.test_images()
 
     @property

@@ -4,55 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from client.collaboration import Collaborator
-from client.embeddings import embeddings
 from client.fingerprints.mean import mean_feature
 from client.fingerprints.path import head_path
 from client.fingerprints.signature import signature
 from client.fingerprints.subspace import subspace
-from client.identity import cache_folder
 from client.request import Request
 from client.training import default_device
 from common.collaboration import Collaboration
 from common.head_path import HeadPath
 from common.mean_feature import MeanFeature
 from common.methods import fedcm, pacfl
+from common.models import set_prior
 from common.signature import Signature
 from common.site_card import Fingerprint
 from common.subspace import Subspace
 
 
-def _embedded(request: Request) -> NDArray[np.float32]:
-    """Embeddings of the training samples, float32[n, d]."""
-    return embeddings(
-        request.encoder(),
-        request.site.images,
-        request.site.train,
-        cache_folder(request.identity, request.settings.cache),
-        request.settings.encoder.batch_size,
-    )
-
-
 def _signature(request: Request) -> Signature:
-    return signature(_embedded(request), request.site.train_labels)
+    return signature(request.embedded(), request.site.train_labels)
 
 
 def _mean(request: Request) -> MeanFeature:
-    return mean_feature(_embedded(request))
+    return mean_feature(request.embedded())
 
 
 def _subspace(request: Request) -> Subspace:
     vectors = request.settings.of(pacfl.Settings).vectors
-    return subspace(_embedded(request), request.site.train_labels, vectors)
+    return subspace(request.embedded(), request.site.train_labels, vectors)
 
 
 def _path(request: Request) -> HeadPath:
     visit = request.visit()
+    network = visit.load(visit.received)
+    # A path tells sites apart by how they move the head, and the shares would spare it most of the way.
+    set_prior(network, None)
     return head_path(
-        visit.load(visit.received),
+        network,
         request.site.train_inputs(),
         request.site.train_labels,
         request.settings.train,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from common.config import Config, SettingsError, with_values
+from common.encoders import COLUMNS, HEADS
 from server.methods.method import Family, Grouping, Method, Placement
 
 _FAMILIES = get_args(Family)
@@ -32,8 +33,16 @@ def settle(config: Config) -> Config:
     if method.needs_k and not config.cluster.k:
         raise SettingsError(f"method = {method.name!r} needs cluster.k, the number of groups")
     rule = migration_rule(config)
-    if config.data.table is not None and config.train.model != "mlp":
-        raise SettingsError(f"train.model = {config.train.model!r} reads images: a table needs 'mlp'")
+    columns = config.encoder.name == COLUMNS
+    if columns and config.data.table is None:
+        raise SettingsError("encoder.name = 'columns' reads a table: set data.source = 'table' and data.table")
+    if config.data.table is not None and config.train.model not in (("mlp", *HEADS) if columns else ("mlp",)):
+        raise SettingsError(
+            f"train.model = {config.train.model!r} reads images: a table needs 'mlp', or a head with "
+            "encoder.name = 'columns'"
+        )
+    if config.train.model == "head" and method.name == "fedper":
+        raise SettingsError("train.model = 'head' is all head, which fedper never sends: take 'head-mlp', or 'local'")
     if not method.one_round:
         _check_inputs(config, method)
         return config
@@ -67,9 +76,11 @@ def migration_rule(config: Config) -> str:
 def _check_inputs(config: Config, method: Method) -> None:
     if config.data.input == "embedding":
         raise SettingsError(f"data.input = 'embedding' goes with the methods dc-cfl and dc, not with {method.name!r}")
-    if config.data.table is not None and method.reads_images:
-        fitting = ", ".join(name for name, other in METHODS.items() if not other.reads_images)
-        raise SettingsError(f"method = {method.name!r} describes sites by images: on a table choose one of {fitting}")
+    if config.data.table is not None and method.reads_images and config.encoder.name != COLUMNS:
+        raise SettingsError(
+            f"method = {method.name!r} describes sites by an encoder's numbers: on a table set "
+            "encoder.name = 'columns', which takes the scaled columns in their place"
+        )
 
 
 def _check_one_round(config: Config, method: Method, rule: str) -> None:
@@ -78,6 +89,8 @@ def _check_one_round(config: Config, method: Method, rule: str) -> None:
             f"method = {method.name!r} learns from tables; for images set data.input = 'embedding', which takes the "
             "encoder's numbers in the place of pixels"
         )
+    if config.train.model in HEADS:
+        raise SettingsError(f"method = {method.name!r} trains an mlp of its own: train.model = 'mlp'")
     if config.cluster.k:
         raise SettingsError(f"cluster.k does not go with method = {method.name!r}: set cluster.threshold, or neither")
     if config.cluster.threshold > 1:

@@ -129,6 +129,20 @@ def test_weights_that_are_not_on_this_machine_are_a_problem(
     assert "PROBLEM: this run's encoder needs a local weights file" in capsys.readouterr().out
 
 
+def test_a_head_is_timed_on_the_encoders_numbers(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "head.toml"
+    run.write_text(CONFIG.replace("lenet5", "head"))
+    assert check(site, run) == 0
+    assert "training: head on random:resnet10t, an epoch over 24 samples" in capsys.readouterr().out
+    run.write_text(run.read_text().replace("random:resnet10t", "timm:resnet10t"))
+    assert check(site, run) == 1
+    told = capsys.readouterr().out
+    assert "PROBLEM: " in told
+    assert "training: " not in told
+
+
 def test_the_size_of_a_signature_is_that_of_its_arrays() -> None:
     signature = Signature(np.arange(3), np.zeros((3, 7), np.float32), np.full(3, 1 / 3))
     arrays = (signature.classes, signature.prototypes, signature.shares)

@@ -164,8 +164,8 @@ def test_onnx_of_a_table_gives_the_same_probabilities(
     [
         ({"table": None}, "the schema of a table"),
         ({"input": "image"}, "the schema of a table"),
-        ({"input": "embedding", "table": None}, "an encoder and a projection"),
-        ({"network": "lenet5"}, "reads images alone"),
+        ({"input": "embedding", "table": None}, "an encoder if it reads embeddings"),
+        ({"network": "lenet5"}, "'lenet5' does not read table"),
         ({"classes": ("a", "b")}, "are not those of its card"),
     ],
 )

@@ -102,8 +102,8 @@ def test_every_site_keeps_the_model_of_its_group(federation: Federation) -> None
             metrics.accuracy,
             metrics.loss,
         )
-        beside = json.loads(federation.model(site).with_name("model.json").read_text())
-        assert ModelCard.model_validate(beside | {"classes": tuple(beside["classes"])}) == card
+        beside = federation.model(site).with_name("model.json").read_text()
+        assert ModelCard.model_validate_json(beside) == card
         assert federation.model(site).parent.stat().st_mode & 0o077 == 0
 
 
