@@ -76,8 +76,13 @@ class Request:
         known = Network.of(travelling, len(self.site.classes))
         received = wire.unpack_model(self.content) if with_model else {}
         if with_model and set(received) != set(travelling):
-            faults = ", ".join(sorted(set(received) ^ set(travelling))[:5])
-            raise wire.WireError(f"the server's model does not fit {self.settings.train.model}: {faults}")
+            missing = ", ".join(sorted(set(travelling) - set(received))[:5])
+            fault = (
+                f"it lacks {missing}"
+                if missing
+                else f"it has {wire.plain_text(sorted(set(received) - set(travelling))[:5])}"
+            )
+            raise wire.WireError(f"the server's model does not fit {self.settings.train.model}: {fault}")
         expected = self.method.agreement.down if declared is None else declared
         extras = wire.unpack_extras(self.content, expected, known, complete=declared is not None)
         remembered = self.memory.recall(self.task.accepted) if self.method.agreement.remembers else None

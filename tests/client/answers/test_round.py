@@ -51,7 +51,7 @@ def model(config: Config) -> State:
 
 
 def identity(config: Config, index: int = 0) -> Identity:
-    return Identity(f"{index:03d}", None, (index, config.sites), None)
+    return Identity(f"{index:03d}", None, (index, config.sites), None, in_engine=True)
 
 
 def own_site(tmp_path: Path, config: Config) -> Identity:

@@ -168,7 +168,7 @@ def test_images_take_part_by_their_embeddings(small_config: Callable[..., Config
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "fmcl"}, "describes sites by images"),
+        ({"method": "fmcl"}, "describes sites by an encoder's numbers"),
         ({"method": "fedavg", "train__model": "lenet5"}, "needs 'mlp'"),
         ({"personalise": "finetune"}, "a single round"),
         ({"cluster__k": 2}, "cluster.k does not go with"),
