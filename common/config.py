@@ -134,6 +134,21 @@ class TrainSettings(Section):
     )
 
 
+class AggregateSettings(Section):
+    """What becomes of the updates of a group."""
+
+    rule: Literal["mean", "clipped", "trimmed", "median"] = Field(
+        "mean",
+        description="mean: by samples, as published; clipped: no update reaches much farther than its peers'; "
+        "trimmed, median: of every weight without its extremes, each site counting once",
+    )
+    cap: float = Field(
+        0.0, ge=0, description="most samples a site counts for, in multiples of its group's median; 0: no limit"
+    )
+    clip: float = Field(2.0, gt=0, description="clipped: reach of an update, in multiples of the last round's median")
+    trim: float = Field(0.2, ge=0, lt=0.5, description="trimmed: share of the updates left out at either end")
+
+
 class RoundSettings(Section):
     """Who is waited for, and how long."""
 
@@ -228,6 +243,7 @@ class Config(SiteSettings):
     test: TestSettings = TestSettings()
     migration: MigrationSettings = MigrationSettings()
     round: RoundSettings = RoundSettings()
+    aggregate: AggregateSettings = AggregateSettings()
 
     def for_site(self) -> SiteSettings:
         """The part a site is told."""

@@ -22,6 +22,7 @@ from common.config import Config
 from common.methods import agreement_on
 from common.randomness import generator
 from common.state import Extras, State
+from server.aggregation import Aggregation
 from server.asking.grid import StreamingGrid
 from server.asking.stage import Exchange, Question, ask
 from server.asking.tasks import Tasks
@@ -112,6 +113,7 @@ class ClusteredStrategy(Strategy):
             if migration_rule(config) == "off"
             else Migration(config, method, self._roster, self._ask_again, audience)
         )
+        self._aggregation = Aggregation(config.aggregate)
         # The last round that counted of each site.
         self._accepted: dict[str, int] = {}
         # Sites that have their final model on their own disk.
@@ -136,6 +138,7 @@ class ClusteredStrategy(Strategy):
             "result": None if self._result is None else self._result.state(),
             "migration": None if self._migration is None else self._migration.state(),
             "rule": self._rule.state(),
+            "aggregation": self._aggregation.state(),
         }
 
     def restore(self, round_number: int, state: checkpoint.State) -> None:
@@ -148,6 +151,7 @@ class ClusteredStrategy(Strategy):
         if self._migration is not None:
             self._migration.restore(state["migration"])
         self._rule.restore(state["rule"])
+        self._aggregation.restore(state["aggregation"])
         self._done = round_number
 
     def rejoin(self, grid: StreamingGrid) -> None:
@@ -167,8 +171,8 @@ class ClusteredStrategy(Strategy):
     def summary(self) -> None:
         """Log what is about to happen; called by Flower before the first round."""
         groups = self._roster.groups()
-        average = self._rule.accumulator(self._initial, 1)
-        needed = len(groups) * average.bytes_needed(self._rule.reference(self._initial))
+        reference = self._rule.reference(self._initial)
+        needed = len(groups) * self._aggregation.accumulator(0, reference, 1).bytes_needed(reference)
         _log.info(
             "%s: %d sites in %d groups; averaging takes at most %.1f MB",
             self._method.title, len(self._roster), len(groups), needed / 1e6,
@@ -246,7 +250,7 @@ class ClusteredStrategy(Strategy):
         train = {member.name for members in present.values() for member in self._participants(round_number, members)}
         test = {member.name for members in present.values() for member in self._testers(members, tested)}
         chosen = [m for members in present.values() for m in members if m.name in train | test]
-        self._round = Round(round_number, self._rule, self._movers, self._groups, self._roster, self._screening, tested)
+        self._round = self._round_of(round_number, tested)
         tasks = self._tasks(round_number, tested, test)
 
         def question(member: Member) -> Question:
@@ -328,7 +332,7 @@ class ClusteredStrategy(Strategy):
         chosen = [member for members in present.values() for member in self._testers(members, result)]
         test = {member.name for member in chosen}
         tasks = self._tasks(result.round_number, result, test)
-        last = Round(result.round_number, self._rule, self._movers, self._groups, self._roster, self._screening, result)
+        last = self._round_of(result.round_number, result)
         self._exchange = self._exchange_of(
             "evaluate",
             result.round_number,
@@ -351,6 +355,18 @@ class ClusteredStrategy(Strategy):
     ) -> Exchange[Member, Reply]:
         deadline = self._config.round.deadline
         return Exchange(self._audience, stage, round_number, members, question, read, timeout=deadline)
+
+    def _round_of(self, round_number: int, tested: RoundResult | None) -> Round:
+        return Round(
+            round_number,
+            self._rule,
+            self._movers,
+            self._groups,
+            self._roster,
+            self._screening,
+            self._aggregation,
+            tested,
+        )
 
     def _tasks(self, round_number: int, tested: RoundResult | None, test: set[str]) -> Tasks:
         return Tasks(

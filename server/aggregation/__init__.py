@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from server.aggregation.accumulator import Accumulator, RejectedUpdate
 from server.aggregation.mean import GroupAverage
+from server.aggregation.rules import Aggregation
 from server.aggregation.screening import Screen
 
-__all__ = ["Accumulator", "GroupAverage", "RejectedUpdate", "Screen"]
+__all__ = ["Accumulator", "Aggregation", "GroupAverage", "RejectedUpdate", "Screen"]

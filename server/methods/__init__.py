@@ -11,6 +11,7 @@ from typing import get_args
 from common.config import Config, SettingsError, with_values
 from common.encoders import COLUMNS, HEADS
 from server.methods.method import Family, Grouping, Method, Placement
+from server.methods.training import TrainingRule
 
 _FAMILIES = get_args(Family)
 
@@ -43,6 +44,7 @@ def settle(config: Config) -> Config:
         )
     if config.train.model == "head" and method.name == "fedper":
         raise SettingsError("train.model = 'head' is all head, which fedper never sends: take 'head-mlp', or 'local'")
+    _check_aggregation(config, method)
     if not method.one_round:
         _check_inputs(config, method)
         return config
@@ -71,6 +73,18 @@ def migration_rule(config: Config) -> str:
             "between: set it to 'off' or 'auto'"
         )
     return rule
+
+
+def _check_aggregation(config: Config, method: Method) -> None:
+    guards = {"aggregate.rule": config.aggregate.rule != "mean", "aggregate.cap": bool(config.aggregate.cap)}
+    for key in (key for key, is_set in guards.items() if is_set):
+        if method.one_round:
+            raise SettingsError(f"{key} does not go with method = {method.name!r}, in which no updates are averaged")
+        if method.training.term is not TrainingRule.term:
+            raise SettingsError(
+                f"{key} does not go with method = {method.name!r}, whose updates are rescaled by what sites say of "
+                "their steps or samples: leave it at its default"
+            )
 
 
 def _check_inputs(config: Config, method: Method) -> None:

@@ -13,7 +13,7 @@ from common.config import ClusterSettings, Config, FlatValue
 from common.fingerprint import KINDS
 from common.site_card import SiteCard
 from server.clustering import KSelection
-from server.methods.training import MakeRule, TrainingRule
+from server.methods.training import TrainingRule
 
 Family = Literal["clustered before training", "clustered while training", "one round", "one model for all", "personal"]
 
@@ -106,7 +106,7 @@ class Method:
     migration: Literal["off", "guarded"] = "off"
     clustered: bool = True
     rule: str = "fedavg"
-    training: MakeRule = TrainingRule
+    training: type[TrainingRule] = TrainingRule
     settings: Mapping[str, FlatValue] = field(default_factory=dict)
     settings_used: tuple[str, ...] = ()
     needs_k: bool = False

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Protocol
 
 from common.config import Config
 from common.state import Extras, State
-from server.aggregation import Accumulator, GroupAverage
 from server.migration import Evidence
 
 # What a rule remembers, for the checkpoint: dicts with text keys, lists, scalars, None, and NumPy arrays.
@@ -120,10 +119,6 @@ class TrainingRule(Mover):
         """The group whose model a member of `group` trained; raise `InvalidExtras` for one that it was not offered."""
         return group
 
-    def accumulator(self, model: State, capacity: int) -> Accumulator:
-        """What takes in the terms of a group whose members were sent `model`, of at most `capacity` samples."""
-        return GroupAverage(self.reference(model), capacity)
-
     @property
     def is_plain(self) -> bool:
         """Whether updates enter the mean as they are."""
@@ -141,5 +136,3 @@ class TrainingRule(Mover):
         """Turn the mean of a group's terms, over so many samples, into its new model."""
         return mean
 
-
-MakeRule = Callable[[Config, Federation], TrainingRule]

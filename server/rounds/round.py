@@ -13,7 +13,7 @@ from common.config import Config
 from common.extras import Network
 from common.methods import Agreement
 from common.state import State
-from server.aggregation import Accumulator, Screen
+from server.aggregation import Accumulator, Aggregation, Screen
 from server.groups import Groups
 from server.history.events import Audience, GroupKept, MemoryLost, SiteLeftOut
 from server.methods.training import Contribution, Mover, TrainingRule
@@ -93,7 +93,7 @@ class Round:
         Of the updates.
     rule, movers
         What an update becomes, and who looks at it.
-    groups, roster, screening
+    groups, roster, screening, aggregation
         Of the run.
     tested
         The result of the last round, if it is tested along.
@@ -107,6 +107,7 @@ class Round:
         groups: Groups,
         roster: Roster,
         screening: Screening,
+        aggregation: Aggregation,
         tested: RoundResult | None,
     ) -> None:
         self.round_number = round_number
@@ -117,6 +118,7 @@ class Round:
         self.accepted: dict[str, int] = {}
         self._rule, self._movers = rule, movers
         self._groups, self._roster, self._screening = groups, roster, screening
+        self._aggregation = aggregation
         self._averages: dict[int, Accumulator] = {}
         self._screens: dict[int, Screen] = {}
         self._contributors: dict[int, list[str]] = {}
@@ -175,17 +177,17 @@ class Round:
         update = self._screening.update(member, content, self._groups.models[member.group])
         group = self._rule.trained(member.group, update.extras)
         before = self._groups.models[group]
-        contribution = Contribution(
-            self.round_number, member.name, group, update.samples, before, update.state, update.extras
-        )
+        weight = self._aggregation.weight(update.samples, self._roster.sizes(group).values())
+        contribution = Contribution(self.round_number, member.name, group, weight, before, update.state, update.extras)
         if group not in self._averages:
-            self._averages[group] = self._rule.accumulator(before, self._capacity(group))
+            reference = self._rule.reference(before)
+            self._averages[group] = self._aggregation.accumulator(group, reference, self._capacity(group))
         if not (self._rule.is_plain and self._averages[group].screens):
             # What the accumulator is given is not what the site sent, or it does not look.
             if group not in self._screens:
                 self._screens[group] = Screen(before)
             self._screens[group].check(update.state, update.samples)
-        self._averages[group].add(self._rule.term(contribution), update.samples)
+        self._averages[group].add(self._rule.term(contribution), weight)
         for mover in self._movers:
             mover.observe(contribution)
         self._contributors.setdefault(group, []).append(member.name)
@@ -220,5 +222,6 @@ class Round:
             self._kept.append(GroupKept(self.round_number, group, average.count, needed))
             return
         before, samples = self._groups.models[group], average.samples
+        self._aggregation.note(group, average)
         self._finished[group] = self._rule.close(group, before, average.result(), samples)
         self.accepted |= dict.fromkeys(self._contributors[group], self.round_number)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from common.config import Config, parse
 from common.state import Extras, State
+from server.aggregation import GroupAverage
 from server.methods import get_method
 from server.methods.training import Contribution, TrainingRule
 
@@ -48,7 +49,7 @@ class Reply:
 
 def close_round(rule: TrainingRule, before: State, replies: Mapping[str, Reply], round_number: int = 1) -> State:
     """Take the replies in, in their order, and return the group's new model."""
-    average = rule.accumulator(before, 2 * sum(reply.samples for reply in replies.values()))
+    average = GroupAverage(rule.reference(before), 2 * sum(reply.samples for reply in replies.values()))
     for site, reply in replies.items():
         contribution = Contribution(round_number, site, 0, reply.samples, before, reply.after, reply.extras)
         average.add(rule.term(contribution), reply.samples)
