@@ -10,6 +10,16 @@ from server.methods.training import Move
 from server.roster import Roster
 
 
+def dominant(sizes: Mapping[str, int]) -> tuple[str, float] | None:
+    """Return the site that has more than half of a group's samples, and its share; None: nobody, or it is alone."""
+    total = sum(sizes.values())
+    if len(sizes) < 2 or not total:
+        return None
+    site = max(sizes, key=lambda name: sizes[name])
+    share = sizes[site] / total
+    return (site, share) if share > 0.5 else None
+
+
 class Groups:
     """Models by group. Numbers are never used twice: a group is known by its number in every file of the run.
 

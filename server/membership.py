@@ -10,7 +10,7 @@ from common.config import Config, SettingsError
 from common.state import State
 from server.asking.enrolment import Enrolment
 from server.asking.grid import StreamingGrid
-from server.groups import Groups
+from server.groups import Groups, dominant
 from server.history.events import Audience, GroupsFormed, SiteEnrolled, SitePlaced, SiteRenewed
 from server.methods import Method
 from server.methods.training import TrainingRule
@@ -78,6 +78,7 @@ class Membership:
             self.groups.open(opening.models)
             for name, group in opening.groups.items():
                 self.roster[name].group = group
+        self._warn_of_dominance()
         selection = grouping.selection
         self._audience.tell(
             GroupsFormed(
@@ -89,6 +90,16 @@ class Membership:
                 cv=selection.cv if selection else None,
             )
         )
+
+    def _warn_of_dominance(self) -> None:
+        if self._config.aggregate.cap or self._config.aggregate.rule in ("trimmed", "median"):
+            return
+        for group in self.roster.groups():
+            if found := dominant(self.roster.sizes(group)):
+                _log.warning(
+                    "%s has %.0f %% of the samples of group %d: its updates decide the group's model; "
+                    "aggregate.cap limits what one site counts for", found[0], 100 * found[1], group,
+                )  # fmt: skip
 
     def rejoin(self, grid: StreamingGrid, round_number: int) -> None:
         """Find out which node each member sits on now. Who is missing is waited for no longer than at any start."""

@@ -135,4 +135,3 @@ class TrainingRule(Mover):
     def close(self, group: int, before: State, mean: State, samples: int) -> State:
         """Turn the mean of a group's terms, over so many samples, into its new model."""
         return mean
-

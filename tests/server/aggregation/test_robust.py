@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from common import wire
 from common.config import AggregateSettings, SettingsError, parse
 from server.aggregation import Accumulator, Aggregation, GroupAverage, RejectedUpdate
 from server.aggregation import trimmed as trimmed_module
 from server.aggregation.clipped import ClippedAverage
 from server.aggregation.trimmed import TrimmedMean
+from server.history.events import RoundFinished
 from server.methods import settle
+from tests.support.runs import altered, on, run, update_in
 
 State = dict[str, NDArray[Any]]
 
@@ -223,3 +227,20 @@ def test_guards_are_refused_where_updates_are_rescaled(method: str, key: str) ->
     value = "median" if key.endswith("rule") else 3.0
     with pytest.raises(SettingsError, match=f"{key} does not go with method = '{method}'"):
         settle(parse({"method": method, key: value}))
+
+
+@pytest.mark.parametrize("rule", ["clipped", "trimmed", "median"])
+def test_a_loud_site_in_a_whole_run(small_config: Any, rule: str) -> None:
+    """Over the wire: one of six sites answers with its change times −30."""
+
+    def loud(request: Message, reply: Message) -> Message:
+        before, sent = wire.unpack_model(request.content), update_in(reply)
+        state = {name: before[name] - 30 * (after - before[name]) for name, after in sent.state.items()}
+        return altered(reply, wire.Update(state, sent.samples, sent.loss, sent.seconds))
+
+    def loss(rule: str) -> float:
+        config = small_config(method="fedavg", partition__scheme="iid", aggregate__rule=rule)
+        record, _ = run(config, fault=on("train", 0, loud))
+        return float(record.of(RoundFinished)[-1].overall.loss)
+
+    assert loss(rule) < 2.4 < loss("mean")

@@ -208,10 +208,11 @@ def quick(small_config: MakeConfig, tmp_path: Path) -> MakeConfig:
         {"method": "fedcm", "migration__rule": "fedcm"},
         {"method": "cfl", "cfl__after": 0, "cfl__mean_norm": 10.0, "cfl__max_norm": 0.01, "rounds": 6},
         {"method": "ifca", "cluster__k": 2},
+        {"method": "fmcl", "aggregate__rule": "clipped"},
         # Twice as long as all the others together.
         pytest.param({"method": "fedavg", "train__model": "resnet9", "rounds": 2}, marks=pytest.mark.federation),
     ],
-    ids=["fmcl", "local", "fmcl with migration", "fedcm with the published rule", "cfl", "ifca", "batch norm"],
+    ids=["fmcl", "local", "migration", "fedcm with the published rule", "cfl", "ifca", "clipped", "batch norm"],
 )  # fmt: skip
 def test_a_run_that_died_goes_on_as_if_it_had_not(quick: MakeConfig, tmp_path: Path, method: dict) -> None:
     whole = quick(**method, out=str(tmp_path / "whole"))
