@@ -176,7 +176,7 @@ class ClusteredStrategy(Strategy):
 
     def _travelling(self, state: State) -> State:
         """Those tensors of the network that travel; the others are the sites' own."""
-        return {name: state[name] for name in self._agreement.travels(list(state))}
+        return self._agreement.travelling(state, self._config)
 
     # --- what a method's rule may know and ask (server.methods.training.Federation) ------------------------------
 

@@ -119,9 +119,8 @@ class SiteMethod:
     def trained(self, visit: Visit, result: TrainingResult, extras: Extras | None = None) -> Trained:
         """Divide the network, as it is now, into what travels and what is remembered."""
         state = get_state(visit.network)
-        travels = set(self.agreement.travels(list(state)))
-        own = {name: array for name, array in state.items() if name not in travels}
-        shared = {name: array for name, array in state.items() if name in travels}
+        shared = self.agreement.travelling(state, visit.settings)
+        own = {name: array for name, array in state.items() if name not in shared}
         return Trained(
             shared, result.samples, result.loss, extras or {}, own if self.agreement.shared is not None else None
         )

@@ -10,6 +10,7 @@ from typing import get_args
 
 from common.config import Config, SettingsError, with_values
 from common.encoders import COLUMNS, HEADS
+from common.methods import agreement_on
 from server.methods.method import Family, Grouping, Method, Placement
 
 _FAMILIES = get_args(Family)
@@ -41,8 +42,7 @@ def settle(config: Config) -> Config:
             f"train.model = {config.train.model!r} reads images: a table needs 'mlp', or a head with "
             "encoder.name = 'columns'"
         )
-    if config.train.model == "head" and method.name == "fedper":
-        raise SettingsError("train.model = 'head' is all head, which fedper never sends: take 'head-mlp', or 'local'")
+    _check_parts(config, method)
     if not method.one_round:
         _check_inputs(config, method)
         return config
@@ -71,6 +71,29 @@ def migration_rule(config: Config) -> str:
             "between: set it to 'off' or 'auto'"
         )
     return rule
+
+
+def _check_parts(config: Config, method: Method) -> None:
+    """Refuse a network of which a method with personal layers would send nothing, or all."""
+    agreement = agreement_on(method.rule)
+    if agreement.shared is None:
+        return
+    # Imported late: torch takes seconds, and only these methods must know the network's tensors.
+    from common.models import get_state
+    from common.networks import build_for
+
+    state = get_state(build_for(config, seed=None))
+    travelling = agreement.travelling(state, config)
+    if not travelling:
+        raise SettingsError(
+            f"train.model = {config.train.model!r} has nothing that {method.rule} would send: take another network, or "
+            "method = 'local'"
+        )
+    if len(travelling) == len(state):
+        raise SettingsError(
+            f"train.model = {config.train.model!r} has nothing that would stay at a site under {method.rule}: take "
+            "another network, or method = 'fedavg'"
+        )
 
 
 def _check_inputs(config: Config, method: Method) -> None:
