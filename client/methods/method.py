@@ -111,6 +111,11 @@ class Visit:
         return derive_seed(self.settings.seed, purpose, self.site.name, self.round_number)
 
     @property
+    def samples(self) -> int:
+        """How many training samples the site has."""
+        return len(self.site.train)
+
+    @property
     def rate(self) -> float:
         """The learning rate of the round."""
         return learning_rate(self.settings.train, self.round_number, self.rounds)

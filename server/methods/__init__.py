@@ -43,6 +43,7 @@ def settle(config: Config) -> Config:
             "encoder.name = 'columns'"
         )
     _check_parts(config, method)
+    method.check(config)
     if not method.one_round:
         _check_inputs(config, method)
         return config

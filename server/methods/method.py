@@ -92,6 +92,8 @@ class Method:
         Settings that this method listens to beyond those of every run, for the reader.
     needs_k
         Whether the number of groups must be given.
+    check
+        Refuses settings that contradict each other, with a `SettingsError`.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Method:
     settings: Mapping[str, FlatValue] = field(default_factory=dict)
     settings_used: tuple[str, ...] = ()
     needs_k: bool = False
+    check: Callable[[Config], None] = lambda config: None
 
     def variant(self, **changes: Any) -> Method:
         """The same recipe but for `changes`."""

@@ -37,6 +37,10 @@ class QuadraticVisit(Visit):
     # Another loss than ½ (w − t)².
     curve: Callable[[Tensor], Tensor] | None = None
 
+    @property
+    def samples(self) -> int:
+        return 1
+
     def load(self, state: State) -> nn.Module:
         set_state(self.network, state)
         return self.network
