@@ -89,6 +89,7 @@ def test_the_first_step_is_the_rate_in_every_coordinate() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_buffers_are_those_of_fedavg(name: str) -> None:
     """Flower steps along batch norm's statistics and counters, too: a variance may turn negative."""
+
     def state(weight: float, variance: float, count: int) -> State:
         return {
             NAME: np.full(2, weight, np.float32),
