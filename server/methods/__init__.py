@@ -62,7 +62,7 @@ def settle(config: Config) -> Config:
 
 
 def recipe(config: Config) -> Method:
-    """The method of a run: how its sites are grouped and, where `train.rule` says so, another way to train in groups."""
+    """The method of a run: how its sites are grouped and, where `train.rule` says so, another way to train there."""
     method = get_method(config.method)
     if not config.train.rule:
         return method
@@ -99,9 +99,7 @@ def _check_combination(method: Method, rule: Method, migration: str) -> None:
     if method.one_round:
         raise SettingsError(f"{both}: with a single round sites do not train at all; leave train.rule empty")
     if method.rule != PLAIN:
-        raise SettingsError(
-            f"{both}: its sites have their own way to train, and cannot have two; leave train.rule empty"
-        )
+        raise SettingsError(f"{both}: its sites train in their own way, and cannot have two; leave train.rule empty")
     if isinstance(method.partition, Alone):
         raise SettingsError(f"{both}: every site is alone, and there is nothing to share; leave train.rule empty")
     if agreement.shared is not None and agreement_on(method.name).questions:

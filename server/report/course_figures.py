@@ -27,8 +27,8 @@ _STAGE_COLOURS = {
     "personalise": "@g5", "keep": "@g4",
 }  # fmt: skip
 _PATTERNS = {
-    "start": "-", "enrol": "/", "train": "", "group": "|", "confirm": "x", "solve": "", "evaluate": ".", "personalise": "+",
-    "keep": "\\",
+    "start": "-", "enrol": "/", "train": "", "group": "|", "confirm": "x", "solve": "", "evaluate": ".",
+    "personalise": "+", "keep": "\\",
 }  # fmt: skip
 _MOST_SHOWN = 60
 _SHORTEST = 0.05  # seconds; below there is nothing to see
