@@ -29,6 +29,10 @@ class Federation(Protocol):
         """The n-th set of starting weights; the 0th is the one that every method of a seed starts from."""
 
     @property
+    def models(self) -> Mapping[int, State]:
+        """The model of each group."""
+
+    @property
     def members(self) -> Sequence[Known]:
         """The sites of the run, by name."""
 
