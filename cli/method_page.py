@@ -7,6 +7,7 @@ import numpy as np
 from cli.toml_text import toml_value
 from common.collaboration import Collaboration
 from common.fingerprint import Fingerprint
+from common.head_change import HeadChange
 from common.head_path import HeadPath
 from common.mean_feature import MeanFeature
 from common.signature import Signature
@@ -47,6 +48,7 @@ def _sent(method: Method) -> str:
 _WORDS = {
     Signature.kind: "one mean embedding per class and the class shares",
     HeadPath.kind: "what each warm-up epoch changes in the head",
+    HeadChange.kind: "what the warm-up changes in the head",
     MeanFeature.kind: "one mean embedding",
     Subspace.kind: "directions of each class",
     Collaboration.kind: "its rows and the anchors through a private map, and the labels",
@@ -61,6 +63,8 @@ def _example(method: Method) -> Fingerprint | None:
             return Signature(np.arange(_CLASSES), np.zeros((_CLASSES, length), np.float32), shares)
         case HeadPath.kind:
             return HeadPath(np.zeros((_WARM_UP, _HEAD), np.float32))
+        case HeadChange.kind:
+            return HeadChange(np.zeros(_HEAD, np.float32))
         case MeanFeature.kind:
             return MeanFeature(np.zeros(512 if method.settings else length, np.float32))
         case Subspace.kind:

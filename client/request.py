@@ -72,7 +72,7 @@ class Request:
         # The network is the process's; the shares are the site's, as it is now.
         set_prior(network, class_shares(self.site.class_counts) if self.settings.train.prior == "site" else None)
         state = get_state(network)
-        travelling = {name: state[name] for name in self.method.agreement.travels(list(state))}
+        travelling = self.method.agreement.travelling(state, self.settings)
         known = Network.of(travelling, len(self.site.classes))
         received = wire.unpack_model(self.content) if with_model else {}
         if with_model and set(received) != set(travelling):

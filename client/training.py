@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from common.schedule import learning_rate
 
 # (model, inputs, labels int64[n]) -> scalar loss, a mean over the batch.
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+# Fetches the inputs and labels of a batch, on the device.
+Batch = Callable[[], tuple[Tensor, Tensor]]
 
 # Testing keeps no activations for a backward pass, so it takes larger steps than training.
 TEST_BATCH = 128
@@ -70,39 +74,37 @@ def train(
     device: torch.device,
     objective: Objective = plain,
     correct: Callable[[], None] | None = None,
+    frozen: Collection[str] = (),
+    most_steps: int | None = None,
 ) -> TrainingResult:
     """Train the model in place with SGD on images uint8[n, h, w, c] or rows float32[n, m], and labels int64[n].
 
     `seed` belongs to this site and round alone; it fixes the order of the samples, the only randomness there is.
     A loss that is not finite ends the training after its epoch with `TrainingDiverged`. `correct` is called when the
-    gradients of a batch are there, and may change them before the step is taken.
+    gradients of a batch are there, and may change them before the step is taken. Parameters in `frozen`, by name, stay
+    as they are. After `most_steps` steps training ends, in the middle of an epoch if it must.
     """
-    if len(labels) == 0 or len(inputs) != len(labels):
-        raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels cannot be trained on")
     rate = learning_rate(settings, round_number, rounds)
-    _to_device(model, device)
-    model.train()
-    _prepare_batch_norm(model, settings.batch_norm)
-    # As uint8 a site's images fit the device where floats would not, and a batch is converted in next to no time.
-    values, targets = _tensor(inputs).to(device), _tensor(labels).to(device)
+    prepare(model, settings, device)
+    trained = [parameter for name, parameter in model.named_parameters() if name not in frozen]
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
+        trained, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
     )
     steps, mean = 0, math.nan
-    for epoch in range(settings.epochs):
+    for epoch, dealt in enumerate(deal(inputs, labels, settings, seed=seed, device=device)):
         # Summed on the device: asking for each loss would make a GPU wait at every step.
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         seen = 0
-        for batch in batches(len(labels), settings.batch_size, np.random.default_rng((seed, epoch))):
-            chosen = torch.from_numpy(batch).to(device)
+        for batch in dealt[: None if most_steps is None else most_steps - steps]:
+            values, targets = batch()
             optimizer.zero_grad(set_to_none=True)
-            loss = objective(model, normalise(values[chosen]), targets[chosen])
+            loss = objective(model, values, targets)
             loss.backward()  # type: ignore[no-untyped-call]
             if correct is not None:
                 correct()
             optimizer.step()
-            loss_sum += loss.detach() * len(batch)
-            seen += len(batch)
+            loss_sum += loss.detach() * len(targets)
+            seen += len(targets)
             steps += 1
         mean = loss_sum.item() / seen
         if not math.isfinite(mean):
@@ -110,7 +112,39 @@ def train(
                 f"the loss became {mean} in local epoch {epoch + 1} of round {round_number} "
                 f"at learning rate {rate:g}: a lower train.lr may help"
             )
+        if steps == most_steps:
+            break
     return TrainingResult(len(labels), mean, steps)
+
+
+def prepare(model: nn.Module, settings: TrainSettings, device: torch.device) -> None:
+    """Bring a model to the device, ready to be trained."""
+    _to_device(model, device)
+    model.train()
+    _prepare_batch_norm(model, settings.batch_norm)
+
+
+def deal(
+    inputs: NDArray[np.uint8] | NDArray[np.float32],
+    labels: NDArray[np.int64],
+    settings: TrainSettings,
+    *,
+    seed: int,
+    device: torch.device,
+) -> Iterator[list[Batch]]:
+    """Deal samples, as `train` takes them, into the batches of one epoch after the other."""
+    if len(labels) == 0 or len(inputs) != len(labels):
+        raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels cannot be trained on")
+    # As uint8 a site's images fit the device where floats would not, and a batch is converted in next to no time.
+    values, targets = _tensor(inputs).to(device), _tensor(labels).to(device)
+
+    def fetch(batch: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        chosen = torch.from_numpy(batch).to(device)
+        return normalise(values[chosen]), targets[chosen]
+
+    for epoch in range(settings.epochs):
+        order = np.random.default_rng((seed, epoch))
+        yield [partial(fetch, batch) for batch in batches(len(labels), settings.batch_size, order)]
 
 
 def evaluate(

@@ -115,6 +115,9 @@ class TrainSettings(Section):
         description="network, trained from scratch; head, head-mlp: a linear layer, or two layers, on the frozen "
         "encoder",
     )
+    rule: str = Field(
+        "", description="how sites train in the groups of a method that only groups them: fedprox, scaffold, ditto, …"
+    )
     lr: float = Field(0.01, gt=0, description="learning rate of SGD")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty of SGD")

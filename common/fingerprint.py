@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from common.collaboration import Collaboration
+from common.head_change import HeadChange
 from common.head_path import HeadPath
 from common.mean_feature import MeanFeature
 from common.signature import Signature
@@ -10,7 +11,7 @@ from common.site_card import Fingerprint
 from common.subspace import Subspace
 
 KINDS: dict[str, type[Fingerprint]] = {
-    kind.kind: kind for kind in (Signature, HeadPath, MeanFeature, Subspace, Collaboration)
+    kind.kind: kind for kind in (Signature, HeadPath, HeadChange, MeanFeature, Subspace, Collaboration)
 }
 
 __all__ = ["KINDS", "Fingerprint"]

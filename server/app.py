@@ -21,7 +21,7 @@ from server.history import run_directory
 from server.history.continuation import Continuation
 from server.history.events import Audience, Listener, RunEnded
 from server.listeners import require_trackers, run_listeners
-from server.methods import get_method, settle
+from server.methods import recipe, settle
 from server.strategy import ClusteredStrategy
 
 app = ServerApp()
@@ -53,7 +53,7 @@ def conduct(
     `stop` asks it to end early with a valid run directory; checkpoints go into `directory`, if there is one.
     """
     config = settle(config)
-    method = get_method(config.method)
+    method = recipe(config)
     audience = Audience(listeners)
     streaming = StreamingGrid(
         grid, deadline=config.round.deadline, in_flight=config.round.in_flight, stop=stop or threading.Event()

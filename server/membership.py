@@ -13,7 +13,7 @@ from server.asking.grid import StreamingGrid
 from server.groups import Groups, dominant
 from server.history.events import Audience, GroupsFormed, SiteEnrolled, SitePlaced, SiteRenewed
 from server.methods import Method
-from server.methods.training import TrainingRule
+from server.methods.training import GroupingRule
 from server.roster import Member, Roster
 
 _log = logging.getLogger("coterie")
@@ -64,7 +64,7 @@ class Membership:
             raise NoSites(f"no site can take part: {self._enrolment.why_nobody()}")
         return self.roster.members
 
-    def form_groups(self, rule: TrainingRule) -> None:
+    def form_groups(self, rule: GroupingRule) -> None:
         """Group the members as the method says, and give each group its first model."""
         members = self.roster.members
         distance = None if self._method.distance is None else self._method.distance(members, self._config)
@@ -123,7 +123,7 @@ class Membership:
         # Who has not been found since the run went on sits nowhere.
         return self._enrolment.ask_again(grid, [member for member in members if member.node_id], round_number)
 
-    def admit_newcomers(self, grid: StreamingGrid, round_number: int) -> None:
+    def admit_newcomers(self, grid: StreamingGrid, rule: GroupingRule, round_number: int) -> None:
         """Place sites that connected since the last round; nobody else is moved for them."""
         strangers = self._enrolment.strangers(grid)
         if not strangers:
@@ -138,7 +138,11 @@ class Membership:
             if self._method.distance is not None:
                 distance = self._method.distance([*self.roster.members, introduction], self._config)[-1, :-1]
             placement = self._method.partition.place(distance, self.roster.labels)
-            self.groups.admit(placement.group, self._start)
-            self.roster.add(Member(introduction.card, node, introduction.fingerprint, placement.group))
+            member = Member(introduction.card, node, introduction.fingerprint, placement.group)
+            self.roster.add(member)
             self._audience.tell(SiteEnrolled(introduction.card, late=True))
+            # Who is a member can be asked more.
+            placement = rule.place(name, round_number - 1) or placement
+            member.group = placement.group
+            self.groups.admit(placement.group, self._start)
             self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence))

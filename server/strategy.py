@@ -8,7 +8,7 @@ so memory holds one model and one accumulator per group, not one copy per site.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,6 +108,8 @@ class ClusteredStrategy(Strategy):
         self._roster, self._groups = self._members.roster, self._members.groups
         self._screening = Screening(config, self._agreement, len(agreed_classes(config.data)))
         self._rule = method.training(config, self)
+        # Where sites are grouped by something of its own, how they train is another matter.
+        self._grouping = self._rule if method.grouping is None else method.grouping(config, self)
         self._migration = (
             None
             if migration_rule(config) == "off"
@@ -139,6 +141,7 @@ class ClusteredStrategy(Strategy):
             "migration": None if self._migration is None else self._migration.state(),
             "rule": self._rule.state(),
             "aggregation": self._aggregation.state(),
+            "grouping": None if self._grouping is self._rule else self._grouping.state(),
         }
 
     def restore(self, round_number: int, state: checkpoint.State) -> None:
@@ -152,6 +155,8 @@ class ClusteredStrategy(Strategy):
             self._migration.restore(state["migration"])
         self._rule.restore(state["rule"])
         self._aggregation.restore(state["aggregation"])
+        if self._grouping is not self._rule:
+            self._grouping.restore(state["grouping"])
         self._done = round_number
 
     def rejoin(self, grid: StreamingGrid) -> None:
@@ -180,7 +185,7 @@ class ClusteredStrategy(Strategy):
 
     def _travelling(self, state: State) -> State:
         """Those tensors of the network that travel; the others are the sites' own."""
-        return {name: state[name] for name in self._agreement.travels(list(state))}
+        return self._agreement.travelling(state, self._config)
 
     # --- what a method's rule may know and ask (server.methods.training.Federation) ------------------------------
 
@@ -192,15 +197,30 @@ class ClusteredStrategy(Strategy):
         """The n-th set of starting weights."""
         return self._travelling(self._draw(number))
 
-    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None]) -> Mapping[str, Extras]:
-        """Ask all sites, before the first round, a question that the method declares; return their answers by name."""
-        assert not self._groups.models, "a question of a later round needs to say which"
-        declared = self._agreement.questions[question]
+    def ask(
+        self,
+        question: str,
+        extras: Extras,
+        check: Callable[[Extras], None],
+        *,
+        sites: Collection[str] | None = None,
+        round_number: int = 0,
+    ) -> Mapping[str, Extras]:
+        """Ask sites a question that the method declares, after a round; return their answers by name."""
+        declared = agreement_on(self._method.name).questions[question]
         task = wire.Task(
-            self._config.for_site(), 0, self._config.rounds, self.setting.stamp, self._method.rule, question=question
+            settings=self._config.for_site(),
+            round_number=round_number,
+            rounds=self._config.rounds,
+            run=self.setting.stamp,
+            rule=self._method.name,
+            question=question,
         )
         packed = wire.pack_extras(extras)
         network = self._screening.network(self._initial)
+        assert self._grid is not None
+        connected = set(self._grid.get_node_ids())
+        asked = [m for m in self._roster.members if m.node_id in connected and (sites is None or m.name in sites)]
 
         def read(member: Member, content: RecordDict) -> wire.Answered:
             limit = self._config.round.max_message_mb
@@ -210,9 +230,9 @@ class ClusteredStrategy(Strategy):
 
         exchange = Exchange(
             self._audience,
-            "enrol",
-            0,
-            self._roster.members,
+            "group" if round_number else "enrol",
+            round_number,
+            asked,
             lambda member: Question(wire.pack_task(task, extras=packed), "query.method"),
             read,
             timeout=self._config.round.deadline,
@@ -226,7 +246,7 @@ class ClusteredStrategy(Strategy):
         """Get to know the sites, and form the groups."""
         self._grid = grid
         self._members.enrol(grid)
-        self._members.form_groups(self._rule)
+        self._members.form_groups(self._grouping)
 
     def _ask_again(self, members: Sequence[Member], round_number: int) -> dict[str, wire.Introduction]:
         return self._members.ask_again(self._streaming(), members, round_number)
@@ -244,7 +264,7 @@ class ClusteredStrategy(Strategy):
         elif round_number > 1:
             outgrown, self._screening.outgrown = self._screening.outgrown, set()
             self._members.renew_cards(self._streaming(), outgrown, round_number)
-            self._members.admit_newcomers(self._streaming(), round_number)
+            self._members.admit_newcomers(self._streaming(), self._grouping, round_number)
         tested = self._result if self._result and self._is_tested(self._result.round_number) else None
         present = self._present("train", round_number)
         train = {member.name for members in present.values() for member in self._participants(round_number, members)}
@@ -385,7 +405,8 @@ class ClusteredStrategy(Strategy):
 
     @property
     def _movers(self) -> list[Mover]:
-        return [self._rule] if self._migration is None else [self._rule, self._migration]
+        own: list[Mover] = [self._rule] if self._grouping is self._rule else [self._rule, self._grouping]
+        return own if self._migration is None else [*own, self._migration]
 
     def _is_tested(self, round_number: int) -> bool:
         return round_number % self._config.test.every == 0 or round_number == self._config.rounds
@@ -421,7 +442,7 @@ class ClusteredStrategy(Strategy):
     def _review(self, this: Round) -> None:
         """Move sites: as the method's own rule says, then by migration."""
         there = set(self._groups.models)
-        self._move(self._rule, this.round_number)
+        self._move(self._grouping, this.round_number)
         for group in sorted(there.intersection(self._roster.labels.tolist()) - this.closed):
             self._audience.tell(GroupKept(this.round_number, group, 0, self._config.round.min_replies))
         if self._migration is not None:

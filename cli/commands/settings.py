@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
         print(settings_toml(config))
         return 0
     # Imported late: it brings NumPy and more, which every other command would pay for.
-    from server.methods import METHODS
+    from server.methods import METHODS, RULES
 
     console = Console()
     table = Table(box=None)
@@ -37,8 +37,9 @@ def run(options: argparse.Namespace) -> int:
     table.add_column("allowed", max_width=30)
     table.add_column("meaning")
     values = flat_values(config)
+    known = {"method": METHODS, "train.rule": RULES}
     for key, field in fields():
-        takes = f"one of {', '.join(METHODS)}" if key == "method" else allowed(field)
+        takes = f"one of {', '.join(known[key])}" if key in known else allowed(field)
         table.add_row(key, toml_value(values[key]), takes, field.description or "", style=None)
     console.print(table, markup=False)
     return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from client.collaboration import Collaborator
 from client.fingerprints.mean import mean_feature
 from client.fingerprints.path import head_path
@@ -12,9 +14,10 @@ from client.fingerprints.subspace import subspace
 from client.request import Request
 from client.training import default_device
 from common.collaboration import Collaboration
+from common.head_change import HeadChange
 from common.head_path import HeadPath
 from common.mean_feature import MeanFeature
-from common.methods import fedcm, pacfl
+from common.methods import fedclust, fedcm, pacfl
 from common.models import set_prior
 from common.signature import Signature
 from common.site_card import Fingerprint
@@ -35,6 +38,15 @@ def _subspace(request: Request) -> Subspace:
 
 
 def _path(request: Request) -> HeadPath:
+    return _warmed_up(request, request.settings.of(fedcm.Settings).warm_up)
+
+
+def _head(request: Request) -> HeadChange:
+    path = _warmed_up(request, request.settings.of(fedclust.Settings).warm_up)
+    return HeadChange(path.changes.sum(axis=0, dtype=np.float64).astype(np.float32))
+
+
+def _warmed_up(request: Request, epochs: int) -> HeadPath:
     visit = request.visit()
     network = visit.load(visit.received)
     # A path tells sites apart by how they move the head, and the shares would spare it most of the way.
@@ -44,7 +56,7 @@ def _path(request: Request) -> HeadPath:
         request.site.train_inputs(),
         request.site.train_labels,
         request.settings.train,
-        epochs=request.settings.of(fedcm.Settings).warm_up,
+        epochs=epochs,
         seed=request.settings.seed,
         site=request.site.name,
         device=default_device(),
@@ -67,5 +79,6 @@ FINGERPRINTS: dict[str, Callable[[Request], Fingerprint]] = {
     MeanFeature.kind: _mean,
     Subspace.kind: _subspace,
     HeadPath.kind: _path,
+    HeadChange.kind: _head,
     Collaboration.kind: _collaboration,
 }

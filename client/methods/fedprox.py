@@ -28,13 +28,15 @@ class Prox:
     def __call__(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the mean cross-entropy of a batch plus the proximal term."""
         loss = plain(model, inputs, labels)
-        if self._mu == 0:
-            return loss
+        return loss if self._mu == 0 else loss + self.pull(model)
+
+    def pull(self, model: nn.Module) -> Tensor:
+        """The proximal term alone."""
         parameters = list(model.parameters())
         # The model may have gone to a GPU since it was received; after the first step this copies nothing.
         self._start = [start.to(now.device) for start, now in zip(self._start, parameters, strict=True)]
         apart = [torch.sum((now - start) ** 2) for start, now in zip(self._start, parameters, strict=True)]
-        return loss + self._mu / 2 * torch.stack(apart).sum()
+        return self._mu / 2 * torch.stack(apart).sum()
 
 
 class FedProx(SiteMethod):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from client.data import SiteData
-from client.training import Objective, TrainingResult, plain, train
+from client.training import Objective, TrainingResult, deal, plain, prepare, train
 from common import wire
 from common.config import SiteSettings
 from common.methods import Agreement
 from common.models import InvalidState, get_state, set_state
 from common.networks import build_for
 from common.randomness import derive_seed
+from common.schedule import learning_rate
 from common.state import Extras, State
 
 
@@ -60,24 +64,69 @@ class Visit:
             raise wire.WireError(f"the server's model does not fit {self.settings.train.model}: {error}") from None
         return self.network
 
-    def fit(self, *, objective: Objective = plain, correct: Callable[[], None] | None = None) -> TrainingResult:
-        """Train the network, as it is now, on the site's training samples as the settings say."""
+    def fit(
+        self,
+        *,
+        objective: Objective = plain,
+        correct: Callable[[], None] | None = None,
+        frozen: Collection[str] = (),
+        most_steps: int | None = None,
+        rows: NDArray[np.int64] | None = None,
+        purpose: str = "training",
+        **changes: object,
+    ) -> TrainingResult:
+        """Train the network, as it is now, on the site's training samples as the settings say, but for `changes`.
+
+        `rows` are the places, among the training samples, of those to train on; None: all. `purpose` tells the order of
+        one training from that of another in the same round.
+        """
+        inputs, labels = self.site.train_inputs(), self.site.train_labels
         return train(
             self.network,
-            self.site.train_inputs(),
-            self.site.train_labels,
-            self.settings.train,
+            inputs if rows is None else inputs[rows],
+            labels if rows is None else labels[rows],
+            self.settings.train.model_copy(update=changes),
             round_number=self.round_number,
             rounds=self.rounds,
-            seed=derive_seed(self.settings.seed, "training", self.site.name, self.round_number),
+            seed=self.seed(purpose),
             device=self.device,
             objective=objective,
             correct=correct,
+            frozen=frozen,
+            most_steps=most_steps,
         )
+
+    def epochs(self, purpose: str = "training") -> Iterator[list[Callable[[], Tensor]]]:
+        """The batches of the same training, for a method that takes its own steps.
+
+        Each gives, when called, its mean loss under the network as it is then.
+        """
+        inputs, labels, train = self.site.train_inputs(), self.site.train_labels, self.settings.train
+        prepare(self.network, train, self.device)
+        for dealt in deal(inputs, labels, train, seed=self.seed(purpose), device=self.device):
+            yield [partial(lambda batch: plain(self.network, *batch()), batch) for batch in dealt]
+
+    def seed(self, purpose: str) -> int:
+        """Of this site, round and purpose alone."""
+        return derive_seed(self.settings.seed, purpose, self.site.name, self.round_number)
+
+    @property
+    def samples(self) -> int:
+        """How many training samples the site has."""
+        return len(self.site.train)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the round."""
+        return learning_rate(self.settings.train, self.round_number, self.rounds)
 
     def start(self) -> State:
         """The weights that the seed gives to every method and site."""
         return get_state(build_for(self.settings, self.settings.seed))
+
+    def state(self) -> State:
+        """The network as it is now, in arrays that later training leaves alone."""
+        return {name: array.copy() for name, array in get_state(self.network).items()}
 
 
 @dataclass(frozen=True)
@@ -107,6 +156,11 @@ class SiteMethod:
             return visit.received
         return (visit.memory or visit.start()) | visit.received
 
+    def common(self, visit: Visit) -> State | None:
+        """Return the model that the site shares with others, to be tested beside its own; None: that is the same one,
+        or there is none."""
+        return None
+
     def train(self, visit: Visit) -> Trained:
         """Train on the site's own data."""
         visit.load(self.served(visit))
@@ -119,9 +173,8 @@ class SiteMethod:
     def trained(self, visit: Visit, result: TrainingResult, extras: Extras | None = None) -> Trained:
         """Divide the network, as it is now, into what travels and what is remembered."""
         state = get_state(visit.network)
-        travels = set(self.agreement.travels(list(state)))
-        own = {name: array for name, array in state.items() if name not in travels}
-        shared = {name: array for name, array in state.items() if name in travels}
+        shared = self.agreement.travelling(state, visit.settings)
+        own = {name: array for name, array in state.items() if name not in shared}
         return Trained(
             shared, result.samples, result.loss, extras or {}, own if self.agreement.shared is not None else None
         )

@@ -9,7 +9,6 @@ from client.methods.method import SiteMethod, Trained, Visit
 from common.local_steps import step_weight
 from common.methods.scaffold import VARIATE
 from common.models import get_state
-from common.schedule import learning_rate
 from common.state import State
 
 
@@ -34,8 +33,7 @@ class Scaffold(SiteMethod):
 
         result = visit.fit(correct=correct)
         train = visit.settings.train
-        rate = learning_rate(train, visit.round_number, visit.rounds)
-        reach = rate * step_weight(result.steps, momentum=train.momentum)
+        reach = visit.rate * step_weight(result.steps, momentum=train.momentum)
         after = get_state(network)
         change = {name: ((visit.received[name] - after[name]) / reach - common[name]) for name in common}
         changes: State = {name: array.astype(common[name].dtype) for name, array in change.items()}

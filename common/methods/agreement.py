@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from common.extras import Rule
 from common.section import Section
+
+if TYPE_CHECKING:
+    from common.config import SiteSettings
+    from common.state import State
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,8 @@ class Agreement:
     questions
         What else the method may ask a site.
     shared
-        Which of the network's tensors, given all of their names in order, travel and are averaged; the others stay at
-        the site. None: all travel.
+        Which tensors, of a network in this state under these settings, travel and are averaged; the others stay at the
+        site. None: all travel.
     remembers
         Whether a site remembers something from one of its rounds to the next.
     """
@@ -46,16 +51,16 @@ class Agreement:
     down: Mapping[str, Rule] = field(default_factory=dict)
     up: Mapping[str, Rule] = field(default_factory=dict)
     questions: Mapping[str, Question] = field(default_factory=dict)
-    shared: Callable[[Sequence[str]], set[str]] | None = None
+    shared: Callable[[State, SiteSettings], set[str]] | None = None
     remembers: bool = False
 
     def __post_init__(self) -> None:
         if not self.section:
             object.__setattr__(self, "section", self.rule.replace("-", "_"))
 
-    def travels(self, names: Sequence[str]) -> list[str]:
-        """Return the names of those tensors that travel, in order."""
+    def travelling(self, state: State, settings: SiteSettings) -> State:
+        """Return those tensors of a network that travel, in order."""
         if self.shared is None:
-            return list(names)
-        shared = self.shared(names)
-        return [name for name in names if name in shared]
+            return dict(state)
+        shared = self.shared(state, settings)
+        return {name: array for name, array in state.items() if name in shared}

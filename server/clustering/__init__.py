@@ -4,10 +4,12 @@ and a map of them. Arrays only."""
 from __future__ import annotations
 
 from server.clustering.angles import principal_angles, subspace_distance
-from server.clustering.cosine import bipartition, cosine_distance, cosine_similarity
+from server.clustering.cosine import bipartition, cosine_distance, cosine_similarity, gram
+from server.clustering.directions import decomposed_cosines, k_means, leading_coordinates, matched
 from server.clustering.distances import overlap_distance
 from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.linkage import Linkage, MergeTree, agglomerate, merge_tree
+from server.clustering.norms import norm_distance
 from server.clustering.scaling import SiteMap, site_map
 from server.clustering.select_k import KSelection, agglomerate_auto, select_k
 from server.clustering.silhouette import mean_silhouette, silhouettes_of_cuts, site_silhouettes
@@ -24,9 +26,15 @@ __all__ = [
     "bipartition",
     "cosine_distance",
     "cosine_similarity",
+    "decomposed_cosines",
+    "gram",
+    "k_means",
+    "leading_coordinates",
+    "matched",
     "mean_silhouette",
     "merge_tree",
     "modularity_partition",
+    "norm_distance",
     "overlap_distance",
     "path_similarity",
     "principal_angles",

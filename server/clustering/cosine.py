@@ -14,6 +14,18 @@ from server.clustering.linkage import agglomerate
 _CHUNK = 1 << 16
 
 
+def gram(vectors: Sequence[NDArray[np.floating]]) -> NDArray[np.float64]:
+    """Return the inner product of every two of N vectors [p]: float64[N, N]."""
+    products = np.zeros((len(vectors), len(vectors)))
+    # The bits of a product depend on the number of threads.
+    with threadpool_limits(limits=1, user_api="blas"):
+        for start in range(0, vectors[0].size, _CHUNK):
+            # In float64 from the start: squares of float32 can overflow.
+            part = np.stack([vector[start : start + _CHUNK] for vector in vectors], dtype=np.float64)
+            products += part @ part.T
+    return products
+
+
 def cosine_similarity(vectors: Sequence[NDArray[np.floating]]) -> NDArray[np.float64]:
     """Return the cosine between every two of N vectors [p]: float64[N, N], symmetric, 1 on the diagonal.
 
@@ -23,13 +35,7 @@ def cosine_similarity(vectors: Sequence[NDArray[np.floating]]) -> NDArray[np.flo
         raise ValueError("cosine_similarity needs at least one vector")
     if len({vector.shape for vector in vectors}) > 1:
         raise ValueError("vectors of different shapes have no cosine")
-    products = np.zeros((len(vectors), len(vectors)))
-    # The bits of a product depend on the number of threads.
-    with threadpool_limits(limits=1, user_api="blas"):
-        for start in range(0, vectors[0].size, _CHUNK):
-            # In float64 from the start: squares of float32 can overflow.
-            part = np.stack([vector[start : start + _CHUNK] for vector in vectors], dtype=np.float64)
-            products += part @ part.T
+    products = gram(vectors)
     norms = np.sqrt(np.diagonal(products))
     lengths = np.where(norms > 0, norms, 1.0)
     # By one length after the other: the product of two small ones may vanish.

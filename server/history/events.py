@@ -16,7 +16,7 @@ from common.site_card import SiteCard
 from common.state import State
 from server.migration import Evidence
 
-Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve", "keep"]
+Stage = Literal["enrol", "train", "group", "confirm", "evaluate", "personalise", "solve", "keep"]
 
 
 @dataclass(frozen=True)

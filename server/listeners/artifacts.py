@@ -34,7 +34,7 @@ from server.history.events import (
     SitePlaced,
     SiteRenewed,
 )
-from server.methods import get_method
+from server.methods import recipe
 
 _PACKAGES = ("coterie", "flwr", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
 
@@ -98,7 +98,7 @@ class Artifacts:
 
     def _save_models(self) -> None:
         assert self._config is not None
-        classes, method = agreed_classes(self._config.data), get_method(self._config.method)
+        classes, method = agreed_classes(self._config.data), recipe(self._config)
         about: dict[str, object] = {"method": method.name}
         if agreement_on(method.rule).shared is not None:
             about |= {"whole": False, "note": PARTIAL}

@@ -46,6 +46,7 @@ from server.migration import Evidence
 _STAGES = {
     "enrol": "getting to know the sites",
     "train": "training",
+    "group": "grouping the sites",
     "confirm": "examining suspects",
     "evaluate": "testing",
     "personalise": "making models of their own",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from common.config import Config, SettingsError, with_values
 from common.encoders import COLUMNS, HEADS
-from server.methods.method import Family, Grouping, Method, Placement
+from common.methods import agreement_on
+from common.tensor_names import is_head
+from server.methods.method import PLAIN, Family, Grouping, Method, Placement
+from server.methods.partition import Alone, OneGroup
 from server.methods.training import TrainingRule
 
 _FAMILIES = get_args(Family)
@@ -27,9 +30,17 @@ METHODS: dict[str, Method] = {
 }
 
 
+# Those that only say how sites train: they go into the groups of any method that only says how sites are grouped.
+RULES: dict[str, Method] = {
+    name: method
+    for name, method in METHODS.items()
+    if method.family in ("one model for all", "personal") and isinstance(method.partition, OneGroup)
+}
+
+
 def settle(config: Config) -> Config:
     """Return the configuration with the values that its method fixes, or say why the two do not go together."""
-    method = get_method(config.method)
+    method = recipe(config)
     config = with_values(config, method.settings)
     if method.needs_k and not config.cluster.k:
         raise SettingsError(f"method = {method.name!r} needs cluster.k, the number of groups")
@@ -42,8 +53,8 @@ def settle(config: Config) -> Config:
             f"train.model = {config.train.model!r} reads images: a table needs 'mlp', or a head with "
             "encoder.name = 'columns'"
         )
-    if config.train.model == "head" and method.name == "fedper":
-        raise SettingsError("train.model = 'head' is all head, which fedper never sends: take 'head-mlp', or 'local'")
+    _check_parts(config, method)
+    method.check(config)
     _check_aggregation(config, method)
     if not method.one_round:
         _check_inputs(config, method)
@@ -52,14 +63,57 @@ def settle(config: Config) -> Config:
     return config.model_copy(update={"rounds": min(config.rounds, 1)})
 
 
+def recipe(config: Config) -> Method:
+    """The method of a run: how its sites are grouped and, where `train.rule` says so, another way to train there."""
+    method = get_method(config.method)
+    if not config.train.rule:
+        return method
+    rule = _known("train.rule", config.train.rule, RULES)
+    _check_combination(method, rule, migration_rule(config))
+    return method.variant(
+        title=f"{method.title} + {rule.title}",
+        rule=rule.rule,
+        training=rule.training,
+        settings={**method.settings, **rule.settings},
+        check=rule.check,
+    )
+
+
 def get_method(name: str) -> Method:
     """Look a method up, or tell which ones there are."""
+    return _known("method", name, METHODS)
+
+
+def _known(key: str, name: str, methods: Mapping[str, Method]) -> Method:
     try:
-        return METHODS[name]
+        return methods[name]
     except KeyError:
-        near = difflib.get_close_matches(name, METHODS, n=1)
+        near = difflib.get_close_matches(name, methods, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise SettingsError(f"method = {name!r} is not known: it takes one of {', '.join(METHODS)}{hint}") from None
+        raise SettingsError(f"{key} = {name!r} is not known: it takes one of {', '.join(methods)}{hint}") from None
+
+
+def _check_combination(method: Method, rule: Method, migration: str) -> None:
+    """Refuse a way to train that contradicts the way sites are grouped."""
+    both, agreement = f"train.rule = {rule.name!r} with method = {method.name!r}", agreement_on(rule.rule)
+    if method.name in RULES:
+        raise SettingsError(f"{both}: that is how sites train already; write method = {rule.name!r}, and no train.rule")
+    if method.one_round:
+        raise SettingsError(f"{both}: with a single round sites do not train at all; leave train.rule empty")
+    if method.rule != PLAIN:
+        raise SettingsError(f"{both}: its sites train in their own way, and cannot have two; leave train.rule empty")
+    if isinstance(method.partition, Alone):
+        raise SettingsError(f"{both}: every site is alone, and there is nothing to share; leave train.rule empty")
+    if agreement.shared is not None and agreement_on(method.name).questions:
+        raise SettingsError(
+            f"{both}: sites are grouped by what they make of whole models, and {rule.name} sends only a part of them"
+        )
+    moves = method.grouping is not None or migration != "off"
+    if moves and getattr(rule.training, "needs_lasting_groups", False):
+        raise SettingsError(
+            f"{both}: what the server remembers of a group is a sum over its members, and here sites move between "
+            "groups; set migration.rule = 'off', or group sites before training"
+        )
 
 
 def migration_rule(config: Config) -> str:
@@ -85,6 +139,34 @@ def _check_aggregation(config: Config, method: Method) -> None:
                 f"{key} does not go with method = {method.name!r}, whose updates are rescaled by what sites say of "
                 "their steps or samples: leave it at its default"
             )
+
+
+def _check_parts(config: Config, method: Method) -> None:
+    """Refuse a network of which a method with personal layers would send nothing, or all."""
+    agreement = agreement_on(method.rule)
+    if agreement.shared is None:
+        return
+    # Imported late: torch takes seconds, and only these methods must know the network's tensors.
+    from common.models import get_state
+    from common.networks import build_for
+
+    state = get_state(build_for(config, seed=None))
+    travelling = agreement.travelling(state, config)
+    if not travelling:
+        raise SettingsError(
+            f"train.model = {config.train.model!r} has nothing that {method.rule} would send: take another network, or "
+            "method = 'local'"
+        )
+    if migration_rule(config) != "off" and not any(is_head(name) for name in travelling):
+        raise SettingsError(
+            f"migration.rule = {migration_rule(config)!r} looks at how heads move, and {method.rule} never sends them: "
+            "set migration.rule = 'off'"
+        )
+    if len(travelling) == len(state):
+        raise SettingsError(
+            f"train.model = {config.train.model!r} has nothing that would stay at a site under {method.rule}: take "
+            "another network, or method = 'fedavg'"
+        )
 
 
 def _check_inputs(config: Config, method: Method) -> None:
@@ -115,4 +197,4 @@ def _check_one_round(config: Config, method: Method, rule: str) -> None:
         )
 
 
-__all__ = ["METHODS", "Grouping", "Method", "Placement", "get_method", "migration_rule", "settle"]
+__all__ = ["METHODS", "RULES", "Grouping", "Method", "Placement", "get_method", "migration_rule", "recipe", "settle"]

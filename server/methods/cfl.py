@@ -14,7 +14,7 @@ from common.state import flat_parameters
 from server.clustering import bipartition
 from server.methods.method import Method
 from server.methods.partition import OneGroup
-from server.methods.training import Contribution, Federation, Move, Remembered, TrainingRule
+from server.methods.training import Contribution, Federation, GroupingRule, Move, Remembered
 from server.migration import Evidence
 
 # A member is waited for as long as it takes to be drawn so many times on average: at any share of sites per round, one
@@ -35,7 +35,7 @@ class _Change:
     values: NDArray[np.float32]
 
 
-class RecursiveBipartition(TrainingRule):
+class RecursiveBipartition(GroupingRule):
     """Splits a group of more than two sites when |mean change| < epsilon 1 and max |change| > epsilon 2 (CFL).
 
     Then the group as a whole stands still while some of its sites do not: they disagree. The mean is weighted by
@@ -131,7 +131,7 @@ METHOD = Method(
     family="clustered while training",
     partition=OneGroup(),
     clustered=False,
-    training=RecursiveBipartition,
+    grouping=RecursiveBipartition,
     settings_used=("cfl.after", "cfl.mean_norm", "cfl.max_norm"),
 )
 

@@ -13,9 +13,12 @@ from common.config import ClusterSettings, Config, FlatValue
 from common.fingerprint import KINDS
 from common.site_card import SiteCard
 from server.clustering import KSelection
-from server.methods.training import TrainingRule
+from server.methods.training import MakeGrouping, Placement, TrainingRule
 
 Family = Literal["clustered before training", "clustered while training", "one round", "one model for all", "personal"]
+
+# The rule of sites that train what they are sent and send it back.
+PLAIN = "fedavg"
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,6 @@ class Grouping:
 
     labels: NDArray[np.int64]
     selection: KSelection | None = None
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a late site belongs. A `group` equal to the number of groups founds a new one."""
-
-    group: int
-    confidence: float
 
 
 class PartitionRule(Protocol):
@@ -86,12 +81,17 @@ class Method:
         something, in `common/methods`.
     training
         Makes the server's half of that rule, for one run.
+    grouping
+        Makes what groups sites while they train, for one run; None: the server's half of the rule does, if anybody.
+        What it asks of sites is declared in `common/methods` under the method's name.
     settings
         Values that the recipe fixes, by flat key: they are what makes it this method and not another.
     settings_used
         Settings that this method listens to beyond those of every run, for the reader.
     needs_k
         Whether the number of groups must be given.
+    check
+        Refuses settings that contradict each other, with a `SettingsError`.
     """
 
     name: str
@@ -105,11 +105,13 @@ class Method:
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"
     clustered: bool = True
-    rule: str = "fedavg"
+    rule: str = PLAIN
     training: type[TrainingRule] = TrainingRule
+    grouping: MakeGrouping | None = None
     settings: Mapping[str, FlatValue] = field(default_factory=dict)
     settings_used: tuple[str, ...] = ()
     needs_k: bool = False
+    check: Callable[[Config], None] = lambda config: None
 
     def variant(self, **changes: Any) -> Method:
         """The same recipe but for `changes`."""

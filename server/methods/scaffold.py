@@ -26,6 +26,8 @@ class ControlVariates(TrainingRule):
     has c_i = 0, so c is scaled by the share of the samples that were there before it.
     """
 
+    needs_lasting_groups = True
+
     def __init__(self, config: Config, federation: Federation) -> None:
         super().__init__(config, federation)
         self._rate = config.of(Settings).rate

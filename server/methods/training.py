@@ -1,12 +1,16 @@
-"""What happens during training: the server's half of a rule. As it stands here it is FedAvg's, in every group."""
+"""What happens during training: who is in which group, and what becomes of the sites' updates.
+
+As it stands here it is FedAvg in every group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from common.config import Config
+from common.site_card import SiteCard
 from common.state import Extras, State
 from server.migration import Evidence
 
@@ -23,11 +27,40 @@ class Federation(Protocol):
     def draw(self, number: int) -> State:
         """The n-th set of starting weights; the 0th is the one that every method of a seed starts from."""
 
-    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None]) -> Mapping[str, Extras]:
-        """Ask all sites, before the first round, a question that the method declares; return their answers by name.
+    @property
+    def models(self) -> Mapping[int, State]:
+        """The model of each group."""
 
-        `check` raises `InvalidExtras` for an answer that makes no sense; who gave it is named and left out.
+    @property
+    def members(self) -> Sequence[Known]:
+        """The sites of the run, by name."""
+
+    def ask(
+        self,
+        question: str,
+        extras: Extras,
+        check: Callable[[Extras], None],
+        *,
+        sites: Collection[str] | None = None,
+        round_number: int = 0,
+    ) -> Mapping[str, Extras]:
+        """Ask sites, whoever trains in this round, a question that the method declares; return their answers by name.
+
+        `sites` None: all. `round_number` is the last round that is over; 0: none is. `check` raises `InvalidExtras` for
+        an answer that makes no sense; who gave it is named and left out.
         """
+
+
+class Known(Protocol):
+    """A site as a rule sees it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def card(self) -> SiteCard:
+        """How much data it has declared, and of which classes."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +69,14 @@ class Opening:
 
     models: dict[int, State]
     groups: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a late site belongs. A `group` equal to the number of groups founds a new one."""
+
+    group: int
+    confidence: float
 
 
 @dataclass(frozen=True)
@@ -89,12 +130,8 @@ class Mover:
         """Remember what an earlier `state` said."""
 
 
-class TrainingRule(Mover):
-    """FedAvg in every group. What a method does beyond that is an override of one of these.
-
-    An update becomes a term (`term`), the terms of a group are averaged, and the mean becomes the group's new model
-    (`close`). A rule belongs to one run.
-    """
+class GroupingRule(Mover):
+    """Who is in which group while sites train. A rule belongs to one run."""
 
     def __init__(self, config: Config, federation: Federation) -> None:
         self.config = config
@@ -103,6 +140,21 @@ class TrainingRule(Mover):
     def open(self) -> Opening | None:
         """Choose the models that groups start from; None: all from the same weights."""
         return None
+
+    def place(self, site: str, round_number: int) -> Placement | None:
+        """Find the group of a site that joins after so many rounds; None: the method's partition rule knows better."""
+        return None
+
+
+class TrainingRule(GroupingRule):
+    """FedAvg in every group. What a method does beyond that is an override of one of these.
+
+    An update becomes a term (`term`), the terms of a group are averaged, and the mean becomes the group's new model
+    (`close`).
+    """
+
+    # Whether what the rule remembers of a group speaks of its members: then nobody may leave it for another one.
+    needs_lasting_groups: ClassVar[bool] = False
 
     def beside(self, group: int, models: Mapping[int, State]) -> Extras:
         """What every member of a group is sent beside its model when it trains."""
@@ -135,3 +187,6 @@ class TrainingRule(Mover):
     def close(self, group: int, before: State, mean: State, samples: int) -> State:
         """Turn the mean of a group's terms, over so many samples, into its new model."""
         return mean
+
+
+MakeGrouping = Callable[[Config, Federation], GroupingRule]

@@ -15,6 +15,7 @@ STAGES = {
     "start": "starting",
     "enrol": "getting to know the sites",
     "train": "training",
+    "group": "grouping the sites",
     "confirm": "examining suspects",
     "solve": "training at the server",
     "evaluate": "testing",
@@ -22,12 +23,12 @@ STAGES = {
     "keep": "handing out the models",
 }
 _STAGE_COLOURS = {
-    "start": "@g8", "enrol": "@g0", "train": "@g1", "confirm": "@g3", "solve": "@g1", "evaluate": "@g2",
+    "start": "@g8", "enrol": "@g0", "train": "@g1", "group": "@g6", "confirm": "@g3", "solve": "@g1", "evaluate": "@g2",
     "personalise": "@g5", "keep": "@g4",
 }  # fmt: skip
 _PATTERNS = {
-    "start": "-", "enrol": "/", "train": "", "confirm": "x", "solve": "", "evaluate": ".", "personalise": "+",
-    "keep": "\\",
+    "start": "-", "enrol": "/", "train": "", "group": "|", "confirm": "x", "solve": "", "evaluate": ".",
+    "personalise": "+", "keep": "\\",
 }  # fmt: skip
 _MOST_SHOWN = 60
 _SHORTEST = 0.05  # seconds; below there is nothing to see

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.config import (
@@ -44,7 +45,8 @@ def test_sections_are_called_as_the_method_unless_it_says_otherwise() -> None:
 def test_a_rule_without_a_file_is_the_plain_one() -> None:
     plain = agreement_on("fedavg")
     assert (plain.rule, plain.settings, plain.down, plain.up, plain.remembers) == ("fedavg", None, {}, {}, False)
-    assert plain.travels(["b", "a"]) == ["b", "a"]
+    state = {"b": np.zeros(1), "a": np.ones(1)}
+    assert list(plain.travelling(state, Config())) == ["b", "a"]
 
 
 @pytest.mark.parametrize("section", sorted(SECTIONS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from client.methods import site_method
+from client.methods.fedprox import Prox
 from client.methods.method import Trained, Visit
 from client.training import Objective, TrainingResult, plain
 from common.config import parse
@@ -33,12 +34,20 @@ class QuadraticVisit(Visit):
 
     target: float = 0.0
     steps: int = 1
+    # Another loss than ½ (w − t)².
+    curve: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def samples(self) -> int:
+        return 1
 
     def load(self, state: State) -> nn.Module:
         set_state(self.network, state)
         return self.network
 
-    def fit(self, *, objective: Objective = plain, correct: Callable[[], None] | None = None) -> TrainingResult:
+    def fit(  # type: ignore[override]
+        self, *, objective: Objective = plain, correct: Callable[[], None] | None = None
+    ) -> TrainingResult:
         train = self.settings.train
         parameters = list(self.network.parameters())
         optimizer = torch.optim.SGD(parameters, lr=train.lr, momentum=train.momentum)
@@ -52,24 +61,33 @@ class QuadraticVisit(Visit):
             optimizer.step()
         return TrainingResult(1, float(loss.detach()), self.steps)
 
+    def epochs(self, purpose: str = "training") -> Iterator[list[Callable[[], Tensor]]]:
+        yield [lambda: self._loss(plain)] * self.steps
+
     def _loss(self, objective: Objective) -> Tensor:
         (weight,) = self.network.parameters()
-        return 0.5 * ((weight - self.target) ** 2).sum()
+        loss: Tensor = self.curve(weight) if self.curve else 0.5 * ((weight - self.target) ** 2)
+        return loss.sum() + (objective.pull(self.network) if isinstance(objective, Prox) else 0.0)
 
 
-def train_site(
-    rule: str,
+def train_site(rule: str, x: float, target: float, **options: Any) -> Trained:
+    """One round of a site's half of a method, from x."""
+    return site_method(rule).train(visit_of(x, target, **options))
+
+
+def visit_of(
     x: float,
-    target: float,
+    target: float = 0.0,
     *,
-    steps: int,
+    steps: int = 1,
     extras: Extras | None = None,
     memory: State | None = None,
+    curve: Callable[[Tensor], Tensor] | None = None,
     **settings: Any,
-) -> Trained:
-    """One round of a site's half of a method, from x."""
+) -> QuadraticVisit:
+    """A visit to such a site, which is sent x."""
     values = {key.replace("__", "."): value for key, value in settings.items()}
-    visit = QuadraticVisit(
+    return QuadraticVisit(
         network=_Point(),
         received=point(x),
         extras=extras or {},
@@ -82,8 +100,8 @@ def train_site(
         device=torch.device("cpu"),
         target=target,
         steps=steps,
+        curve=curve,
     )
-    return site_method(rule).train(visit)
 
 
 def point(value: float) -> State:

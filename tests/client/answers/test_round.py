@@ -343,7 +343,7 @@ REMEMBERING = Agreement(
     down={"note": exactly(number=NOTE)},
     up={"note": exactly(number=NOTE)},
     questions={"recall": Question(up={"note": exactly(number=NOTE)})},
-    shared=lambda names: {name for name in names if not name.startswith("head.")},
+    shared=lambda state, _: {name for name in state if not name.startswith("head.")},
     remembers=True,
 )
 
