@@ -16,6 +16,7 @@ from torch.nn import functional
 from common.config import TrainSettings
 from common.metrics import EvaluationStatistics, from_scores
 from common.schedule import learning_rate
+from common.state import State
 
 # (model, inputs, labels int64[n]) -> scalar loss, a mean over the batch.
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -184,6 +185,27 @@ def log_probabilities(
         raise TrainingDiverged("the model's scores on the test split are not finite: a lower train.lr may help")
     # Softmax in float64: in float32 confident scores would round to 1 and lose their ranks.
     return functional.log_softmax(logits, dim=1)
+
+
+def gradient(
+    model: nn.Module,
+    inputs: NDArray[np.uint8] | NDArray[np.float32],
+    labels: NDArray[np.int64],
+    *,
+    device: torch.device,
+) -> State:
+    """Return the gradient of the mean cross-entropy over all samples, by parameter; batch norm is as when testing."""
+    _to_device(model, device)
+    model.eval()
+    named = dict(model.named_parameters())
+    total = [torch.zeros_like(parameter) for parameter in named.values()]
+    values, targets = _tensor(inputs), _tensor(labels)
+    for start in range(0, len(labels), TEST_BATCH):
+        part = slice(start, start + TEST_BATCH)
+        scores = model(normalise(values[part].to(device)))
+        loss = functional.cross_entropy(scores, targets[part].to(device), reduction="sum") / len(labels)
+        torch._foreach_add_(total, torch.autograd.grad(loss, list(named.values())))
+    return {name: tensor.cpu().numpy() for name, tensor in zip(named, total, strict=True)}
 
 
 def _prepare_batch_norm(model: nn.Module, statistics: str) -> None:
