@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from common.config import TrainSettings
 from common.metrics import EvaluationStatistics, from_scores
+from common.models import Network
 from common.schedule import learning_rate
 from common.state import State
 
@@ -185,6 +186,24 @@ def log_probabilities(
         raise TrainingDiverged("the model's scores on the test split are not finite: a lower train.lr may help")
     # Softmax in float64: in float32 confident scores would round to 1 and lose their ranks.
     return functional.log_softmax(logits, dim=1)
+
+
+def features(
+    model: nn.Module, inputs: NDArray[np.uint8] | NDArray[np.float32], *, device: torch.device
+) -> NDArray[np.float32]:
+    """Return what the body makes of images or rows, as `train` takes them: float32[n, d]; batch norm as in testing."""
+    assert isinstance(model, Network)
+    _to_device(model, device)
+    model.eval()
+    values = _tensor(inputs)
+    # No inference mode: what it gives could not be trained on.
+    with torch.no_grad():
+        parts = [
+            model.body(normalise(values[start : start + TEST_BATCH].to(device))).cpu()
+            for start in range(0, len(inputs), TEST_BATCH)
+        ]
+    found: NDArray[np.float32] = torch.cat(parts).numpy()
+    return found
 
 
 def gradient(

@@ -102,10 +102,11 @@ class ClusteredStrategy(Strategy):
         self._agreement = agreement_on(method.rule)
         self._draw = draw or (lambda number: initial)
         self._initial = self._travelling(initial)
+        self._own = {name: array for name, array in initial.items() if name not in self._initial}
         self.setting = setting or Setting()
         self._members = Membership(config, method, initial, self._initial, audience)
         self._roster, self._groups = self._members.roster, self._members.groups
-        self._screening = Screening(config, self._agreement, len(agreed_classes(config.data)))
+        self._screening = Screening(config, self._agreement, len(agreed_classes(config.data)), self._own)
         self._rule = method.training(config, self)
         # Where sites are grouped by something of its own, how they train is another matter.
         self._grouping = self._rule if method.grouping is None else method.grouping(config, self)
@@ -192,6 +193,10 @@ class ClusteredStrategy(Strategy):
     def draw(self, number: int) -> State:
         """The n-th set of starting weights."""
         return self._travelling(self._draw(number))
+
+    def own_start(self) -> State:
+        """What of the first start is each site's own."""
+        return self._own
 
     def ask(
         self,

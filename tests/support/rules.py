@@ -28,6 +28,10 @@ class Sites:
     answer: Callable[[str, Extras, str], Extras | None] | None = None
     models: dict[int, State] = field(default_factory=dict)
     asked: list[list[str]] = field(default_factory=list)
+    own: State = field(default_factory=dict)
+
+    def own_start(self) -> State:
+        return self.own
 
     @property
     def members(self) -> list[Member]:

@@ -110,7 +110,7 @@ def test_too_many_gradients_are_refused_before_anybody_is_asked() -> None:
     sites = federation(K)
     sites.declared = {f"{number:05d}": 1 for number in range(2**14)}
     sites.start = {NAME: np.zeros(2**16, np.float32)}
-    with pytest.raises(SettingsError, match="would keep 8.0 GiB of gradients"):
+    with pytest.raises(SettingsError, match=r"would keep 8\.0 GiB of gradients"):
         rule(sites).open()
     assert not sites.asked
 
