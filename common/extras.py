@@ -42,7 +42,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Network:
-    """The tensors of the network that travel, how many classes it tells apart, and the tensors that are a site's own."""
+    """The network's tensors that travel, how many classes it tells apart, and its tensors that are a site's own."""
 
     tensors: Mapping[str, Expected]
     classes: int

@@ -117,6 +117,8 @@ class ClusteredStrategy(Strategy):
         )
         # The last round that counted of each site.
         self._accepted: dict[str, int] = {}
+        # Of each site's last training: how many test samples it then named right, and of how many.
+        self._held_figures: dict[str, tuple[int, int]] = {}
         # Sites that have their final model on their own disk.
         self._holders: set[str] = set()
         # What the last round left behind, until it is tested.
@@ -136,6 +138,7 @@ class ClusteredStrategy(Strategy):
             "groups": self._groups.state(),
             "outgrown": sorted(self._screening.outgrown),
             "accepted": self._accepted,
+            "held": {site: list(figures) for site, figures in self._held_figures.items()},
             "result": None if self._result is None else self._result.state(),
             "migration": None if self._migration is None else self._migration.state(),
             "rule": self._rule.state(),
@@ -148,6 +151,7 @@ class ClusteredStrategy(Strategy):
         self._groups.restore(state["groups"], self._initial)
         self._screening.outgrown = set(state["outgrown"])
         self._accepted = {str(site): int(last) for site, last in state["accepted"].items()}
+        self._held_figures = {site: (int(right), int(of)) for site, (right, of) in state.get("held", {}).items()}
         self._result = None if state["result"] is None else restored(state["result"], self._groups.models)
         if self._migration is not None:
             self._migration.restore(state["migration"])
@@ -305,7 +309,8 @@ class ClusteredStrategy(Strategy):
         labels = {member.name: member.group for member in self._roster.members}
         models = dict(self._groups.models)
         self._audience.tell(RoundTrained(this.round_number, this.train_loss, labels, models))
-        self._result = RoundResult(this.round_number, this.train_loss, labels, models)
+        self._held_figures |= this.held
+        self._result = RoundResult(this.round_number, this.train_loss, labels, models, dict(self._held_figures))
         self.setting.keep(this.round_number, self.state)
         return None, MetricRecord({"loss": this.train_loss, "sites": this.heard})
 
@@ -390,6 +395,7 @@ class ClusteredStrategy(Strategy):
             accepted=self._accepted,
             checkpoints=tuple(self.setting.checkpoints()),
             folder=self.setting.folder,
+            held=self._config.test.held,
         )
 
     @property

@@ -23,6 +23,10 @@ class ClassifierAlignment(SiteMethod):
         """The present body under the site's own head."""
         return visit.received | visit.extras[OWN_HEAD]
 
+    def held(self, trained: Trained) -> State:
+        """The trained body under the trained head."""
+        return trained.state | trained.extras[HEAD]
+
     def train(self, visit: Visit) -> Trained:
         """One round, in the order of the paper."""
         settings, labels = visit.settings.of(Settings), visit.site.train_labels

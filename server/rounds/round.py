@@ -116,6 +116,8 @@ class Round:
         self.closed: set[int] = set()
         # Sites whose update entered a mean that became a model.
         self.accepted: dict[str, int] = {}
+        # What sites held after their training: test samples named right, and of how many.
+        self.held: dict[str, tuple[int, int]] = {}
         self._rule, self._movers = rule, movers
         self._groups, self._roster, self._screening = groups, roster, screening
         self._averages: dict[int, Accumulator] = {}
@@ -169,7 +171,7 @@ class Round:
     def _take_test(self, member: Member, content: RecordDict) -> wire.Evaluation:
         assert self.tested is not None
         evaluation = self._screening.evaluation(member, content)
-        self.tested.add(member.name, evaluation.statistics)
+        self.tested.add(member.name, evaluation.statistics, evaluation.shared)
         return evaluation
 
     def _take_update(self, member: Member, content: RecordDict) -> wire.Update:
@@ -191,6 +193,8 @@ class Round:
             mover.observe(contribution)
         self._contributors.setdefault(group, []).append(member.name)
         self._losses[member.name] = (update.loss, update.samples)
+        if update.held is not None:
+            self.held[member.name] = update.held
         return update
 
     def _capacity(self, group: int) -> int:

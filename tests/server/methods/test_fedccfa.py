@@ -166,7 +166,7 @@ def test_a_balanced_choice_has_as_many_of_every_class_that_is_there(counts: list
     """The published code loops over 0 … k − 1 as if these were the labels: it crashes on {3, 7}."""
     labels = np.repeat(np.arange(len(counts)) * 3, counts)
     chosen = labels[balanced(labels, most, np.random.default_rng(0))]
-    each = min(most, min(count for count in counts if count))
+    each = min(most, *(count for count in counts if count))
     assert np.unique(chosen, return_counts=True)[1].tolist() == [each] * sum(count > 0 for count in counts)
     assert np.isfinite(entropy(np.array(counts)))
 
