@@ -63,7 +63,7 @@ def test_testing_what_sites_hold_changes_no_model(small_config: MakeConfig, meth
 
 
 def test_a_sites_last_training_counts_however_long_ago(small_config: MakeConfig) -> None:
-    record, grid = run(small_config(method="fedavg", sites=4, rounds=4, train__fraction=0.25, test__held=True))
+    record, _ = run(small_config(method="fedavg", sites=4, rounds=4, train__fraction=0.25, test__held=True))
     counts = [len(event.held.sites) for event in record.of(RoundFinished)]
     assert counts[0] == 1
     assert counts == sorted(counts)
