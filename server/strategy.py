@@ -8,6 +8,7 @@ so memory holds one model and one accumulator per group, not one copy per site.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,9 @@ from server.rounds.round import Reply, Round, Screening
 from server.rounds.testing import RoundResult, restored
 
 _log = logging.getLogger("coterie")
+
+# After so many questions without an answer a site is asked no more by itself; when everybody is asked, it is.
+_MOST_QUESTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,8 @@ class ClusteredStrategy(Strategy):
             if migration_rule(config) == "off"
             else Migration(config, method, self._roster, self._ask_again, audience)
         )
+        # How often each site has left a question of the method's unanswered, in a row.
+        self._unanswered: Counter[str] = Counter()
         # The last round that counted of each site.
         self._accepted: dict[str, int] = {}
         # Of each site's last training: how many test samples it then named right, and of how many.
@@ -138,6 +144,7 @@ class ClusteredStrategy(Strategy):
             "groups": self._groups.state(),
             "outgrown": sorted(self._screening.outgrown),
             "accepted": self._accepted,
+            "unanswered": dict(self._unanswered),
             "held": {site: list(figures) for site, figures in self._held_figures.items()},
             "result": None if self._result is None else self._result.state(),
             "migration": None if self._migration is None else self._migration.state(),
@@ -151,6 +158,7 @@ class ClusteredStrategy(Strategy):
         self._groups.restore(state["groups"], self._initial)
         self._screening.outgrown = set(state["outgrown"])
         self._accepted = {str(site): int(last) for site, last in state["accepted"].items()}
+        self._unanswered = Counter(state.get("unanswered", {}))
         self._held_figures = {site: (int(right), int(of)) for site, (right, of) in state.get("held", {}).items()}
         self._result = None if state["result"] is None else restored(state["result"], self._groups.models)
         if self._migration is not None:
@@ -226,6 +234,13 @@ class ClusteredStrategy(Strategy):
         assert self._grid is not None
         connected = set(self._grid.get_node_ids())
         asked = [m for m in self._roster.members if m.node_id in connected and (sites is None or m.name in sites)]
+        deadline = self._config.round.deadline
+        if len(asked) < len(self._roster):
+            # Everybody waits for the answer of a few: not as long, and not again and again for who never answers.
+            deadline = min(deadline, self._config.round.start_timeout)
+            asked = [member for member in asked if self._unanswered[member.name] < _MOST_QUESTIONS]
+        if not asked:
+            return {}
 
         def read(member: Member, content: RecordDict) -> wire.Answered:
             limit = self._config.round.max_message_mb
@@ -240,10 +255,14 @@ class ClusteredStrategy(Strategy):
             asked,
             lambda member: Question(wire.pack_task(task, extras=packed), "query.method"),
             read,
-            timeout=self._config.round.deadline,
+            timeout=deadline,
+            limits="round.deadline" if deadline == self._config.round.deadline else "round.start_timeout",
         )
-        answers = ask(exchange, self._streaming(), self._config.round.deadline)
-        return dict(sorted((member.name, answer.extras) for member, answer in answers))
+        found = ask(exchange, self._streaming(), deadline)
+        answers = dict(sorted((member.name, answer.extras) for member, answer in found))
+        for member in asked:
+            self._unanswered[member.name] = 0 if member.name in answers else self._unanswered[member.name] + 1
+        return answers
 
     # --- before training ---------------------------------------------------------------------------------------
 

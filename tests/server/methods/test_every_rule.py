@@ -46,7 +46,7 @@ def test_a_round_without_a_reply_changes_nothing_and_a_newcomer_starts_like_the_
             super().hear(event)  # type: ignore[arg-type]
             if isinstance(event, RoundTrained) and event.round_number == 2:
                 grid.connect(102, 2)
-                one = checkpoint.read(out / "checkpoint" / "round-000001.checkpoint")
+                one = checkpoint.read(out / "checkpoint" / "round-000001.checkpoint")["strategy"]
                 states.append(one)
 
     states: list[dict[str, Any]] = []
@@ -54,7 +54,7 @@ def test_a_round_without_a_reply_changes_nothing_and_a_newcomer_starts_like_the_
     conduct(grid, config, [*run_listeners(out), record], directory=out)
     first, second, third = record.of(RoundTrained)
     assert same(first.models, second.models)
-    after = checkpoint.read(out / "checkpoint" / "round-000002.checkpoint")
+    after = checkpoint.read(out / "checkpoint" / "round-000002.checkpoint")["strategy"]
     assert same(states[0]["rule"], after["rule"])
     assert same(states[0]["accepted"], after["accepted"])
     assert not same(second.models, third.models)

@@ -181,6 +181,18 @@ def test_a_lost_answer_is_asked_for_again(small_config: MakeConfig) -> None:
     assert len(asked) == 2
 
 
+def test_who_never_answers_is_not_asked_for_ever(small_config: MakeConfig) -> None:
+    """Everybody else waits meanwhile."""
+
+    def lose(index: int, request: Message, reply: Message) -> Message:
+        asked = request.metadata.message_type == "query.method" and index == 0
+        return failed(request, reply) if asked else reply
+
+    _, grid = run(small_config(**SMALL, rounds=5), fault=lose)
+    asked = [m for m in grid.pushed if m.metadata.message_type == "query.method" and m.metadata.dst_node_id == 100]
+    assert [wire.unpack_task(message.content).round_number for message in asked] == [0, 1, 2]
+
+
 def test_a_newcomer_is_placed_by_its_cold_start(small_config: MakeConfig) -> None:
     config = small_config(**SMALL, round__start_timeout=0.3)
     grid = LoopbackGrid(4)
