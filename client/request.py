@@ -73,7 +73,8 @@ class Request:
         set_prior(network, class_shares(self.site.class_counts) if self.settings.train.prior == "site" else None)
         state = get_state(network)
         travelling = self.method.agreement.travelling(state, self.settings)
-        known = Network.of(travelling, len(self.site.classes))
+        own = {name: array for name, array in state.items() if name not in travelling}
+        known = Network.of(travelling, len(self.site.classes), own)
         received = wire.unpack_model(self.content) if with_model else {}
         if with_model and set(received) != set(travelling):
             missing = ", ".join(sorted(set(travelling) - set(received))[:5])

@@ -15,7 +15,9 @@ from torch.nn import functional
 
 from common.config import TrainSettings
 from common.metrics import EvaluationStatistics, from_scores
+from common.models import Network
 from common.schedule import learning_rate
+from common.state import State
 
 # (model, inputs, labels int64[n]) -> scalar loss, a mean over the batch.
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -184,6 +186,45 @@ def log_probabilities(
         raise TrainingDiverged("the model's scores on the test split are not finite: a lower train.lr may help")
     # Softmax in float64: in float32 confident scores would round to 1 and lose their ranks.
     return functional.log_softmax(logits, dim=1)
+
+
+def features(
+    model: nn.Module, inputs: NDArray[np.uint8] | NDArray[np.float32], *, device: torch.device
+) -> NDArray[np.float32]:
+    """Return what the body makes of images or rows, as `train` takes them: float32[n, d]; batch norm as in testing."""
+    assert isinstance(model, Network)
+    _to_device(model, device)
+    model.eval()
+    values = _tensor(inputs)
+    # No inference mode: what it gives could not be trained on.
+    with torch.no_grad():
+        parts = [
+            model.body(normalise(values[start : start + TEST_BATCH].to(device))).cpu()
+            for start in range(0, len(inputs), TEST_BATCH)
+        ]
+    found: NDArray[np.float32] = torch.cat(parts).numpy()
+    return found
+
+
+def gradient(
+    model: nn.Module,
+    inputs: NDArray[np.uint8] | NDArray[np.float32],
+    labels: NDArray[np.int64],
+    *,
+    device: torch.device,
+) -> State:
+    """Return the gradient of the mean cross-entropy over all samples, by parameter; batch norm is as when testing."""
+    _to_device(model, device)
+    model.eval()
+    named = dict(model.named_parameters())
+    total = [torch.zeros_like(parameter) for parameter in named.values()]
+    values, targets = _tensor(inputs), _tensor(labels)
+    for start in range(0, len(labels), TEST_BATCH):
+        part = slice(start, start + TEST_BATCH)
+        scores = model(normalise(values[part].to(device)))
+        loss = functional.cross_entropy(scores, targets[part].to(device), reduction="sum") / len(labels)
+        torch._foreach_add_(total, torch.autograd.grad(loss, list(named.values())))
+    return {name: tensor.cpu().numpy() for name, tensor in zip(named, total, strict=True)}
 
 
 def _prepare_batch_norm(model: nn.Module, statistics: str) -> None:

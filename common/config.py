@@ -168,6 +168,9 @@ class TestSettings(Section):
     __test__ = False  # or pytest would take it for a test
 
     every: int = Field(1, ge=1, description="rounds between two tests; the models of the last round are always tested")
+    held: bool = Field(
+        False, description="also test what a site holds right after its own training, as many papers' tables do"
+    )
 
 
 class MigrationSettings(Section):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from common.tensor_names import is_parameter
@@ -42,15 +42,22 @@ class Expected:
 
 @dataclass(frozen=True)
 class Network:
-    """The tensors of the network that a run trains, and how many classes it tells apart."""
+    """The network's tensors that travel, how many classes it tells apart, and its tensors that are a site's own."""
 
     tensors: Mapping[str, Expected]
     classes: int
+    own: Mapping[str, Expected] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, state: Mapping[str, NDArray[Any]], classes: int) -> Network:
-        """Describe the network whose state this is."""
-        return cls({name: Expected(str(array.dtype), array.shape) for name, array in state.items()}, classes)
+    def of(
+        cls, state: Mapping[str, NDArray[Any]], classes: int, own: Mapping[str, NDArray[Any]] | None = None
+    ) -> Network:
+        """Describe the network of which this travels, and that stays."""
+        return cls(_described(state), classes, _described(own or {}))
+
+
+def _described(state: Mapping[str, NDArray[Any]]) -> dict[str, Expected]:
+    return {name: Expected(str(array.dtype), array.shape) for name, array in state.items()}
 
 
 Rule = Callable[[Network], Mapping[str, Expected]]
@@ -59,6 +66,11 @@ Rule = Callable[[Network], Mapping[str, Expected]]
 def like_model(network: Network) -> Mapping[str, Expected]:
     """A whole state of the network."""
     return network.tensors
+
+
+def like_own(network: Network) -> Mapping[str, Expected]:
+    """All tensors that are a site's own, where these are told after all."""
+    return network.own
 
 
 def like_parameters(network: Network) -> Mapping[str, Expected]:

@@ -128,7 +128,11 @@ class Network(nn.Module):
         self.register_buffer("log_prior", None, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.body(inputs))
+        return self.classify(self.body(inputs))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Turn what the body makes of inputs into logits."""
+        logits: Tensor = self.head(features)
         return logits if self.log_prior is None else logits + self.log_prior
 
 

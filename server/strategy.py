@@ -8,6 +8,7 @@ so memory holds one model and one accumulator per group, not one copy per site.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,9 @@ from server.rounds.round import Reply, Round, Screening
 from server.rounds.testing import RoundResult, restored
 
 _log = logging.getLogger("coterie")
+
+# After so many questions without an answer a site is asked no more by itself; when everybody is asked, it is.
+_MOST_QUESTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -103,10 +107,11 @@ class ClusteredStrategy(Strategy):
         self._agreement = agreement_on(method.rule)
         self._draw = draw or (lambda number: initial)
         self._initial = self._travelling(initial)
+        self._own = {name: array for name, array in initial.items() if name not in self._initial}
         self.setting = setting or Setting()
         self._members = Membership(config, method, initial, self._initial, audience)
         self._roster, self._groups = self._members.roster, self._members.groups
-        self._screening = Screening(config, self._agreement, len(agreed_classes(config.data)))
+        self._screening = Screening(config, self._agreement, len(agreed_classes(config.data)), self._own)
         self._rule = method.training(config, self)
         # Where sites are grouped by something of its own, how they train is another matter.
         self._grouping = self._rule if method.grouping is None else method.grouping(config, self)
@@ -116,8 +121,12 @@ class ClusteredStrategy(Strategy):
             else Migration(config, method, self._roster, self._ask_again, audience)
         )
         self._aggregation = Aggregation(config.aggregate)
+        # How often each site has left a question of the method's unanswered, in a row.
+        self._unanswered: Counter[str] = Counter()
         # The last round that counted of each site.
         self._accepted: dict[str, int] = {}
+        # Of each site's last training: how many test samples it then named right, and of how many.
+        self._held_figures: dict[str, tuple[int, int]] = {}
         # Sites that have their final model on their own disk.
         self._holders: set[str] = set()
         # What the last round left behind, until it is tested.
@@ -137,6 +146,8 @@ class ClusteredStrategy(Strategy):
             "groups": self._groups.state(),
             "outgrown": sorted(self._screening.outgrown),
             "accepted": self._accepted,
+            "unanswered": dict(self._unanswered),
+            "held": {site: list(figures) for site, figures in self._held_figures.items()},
             "result": None if self._result is None else self._result.state(),
             "migration": None if self._migration is None else self._migration.state(),
             "rule": self._rule.state(),
@@ -150,6 +161,8 @@ class ClusteredStrategy(Strategy):
         self._groups.restore(state["groups"], self._initial)
         self._screening.outgrown = set(state["outgrown"])
         self._accepted = {str(site): int(last) for site, last in state["accepted"].items()}
+        self._unanswered = Counter(state.get("unanswered", {}))
+        self._held_figures = {site: (int(right), int(of)) for site, (right, of) in state.get("held", {}).items()}
         self._result = None if state["result"] is None else restored(state["result"], self._groups.models)
         if self._migration is not None:
             self._migration.restore(state["migration"])
@@ -197,6 +210,10 @@ class ClusteredStrategy(Strategy):
         """The n-th set of starting weights."""
         return self._travelling(self._draw(number))
 
+    def own_start(self) -> State:
+        """What of the first start is each site's own."""
+        return self._own
+
     def ask(
         self,
         question: str,
@@ -221,6 +238,13 @@ class ClusteredStrategy(Strategy):
         assert self._grid is not None
         connected = set(self._grid.get_node_ids())
         asked = [m for m in self._roster.members if m.node_id in connected and (sites is None or m.name in sites)]
+        deadline = self._config.round.deadline
+        if len(asked) < len(self._roster):
+            # Everybody waits for the answer of a few: not as long, and not again and again for who never answers.
+            deadline = min(deadline, self._config.round.start_timeout)
+            asked = [member for member in asked if self._unanswered[member.name] < _MOST_QUESTIONS]
+        if not asked:
+            return {}
 
         def read(member: Member, content: RecordDict) -> wire.Answered:
             limit = self._config.round.max_message_mb
@@ -235,10 +259,14 @@ class ClusteredStrategy(Strategy):
             asked,
             lambda member: Question(wire.pack_task(task, extras=packed), "query.method"),
             read,
-            timeout=self._config.round.deadline,
+            timeout=deadline,
+            limits="round.deadline" if deadline == self._config.round.deadline else "round.start_timeout",
         )
-        answers = ask(exchange, self._streaming(), self._config.round.deadline)
-        return dict(sorted((member.name, answer.extras) for member, answer in answers))
+        found = ask(exchange, self._streaming(), deadline)
+        answers = dict(sorted((member.name, answer.extras) for member, answer in found))
+        for member in asked:
+            self._unanswered[member.name] = 0 if member.name in answers else self._unanswered[member.name] + 1
+        return answers
 
     # --- before training ---------------------------------------------------------------------------------------
 
@@ -304,7 +332,8 @@ class ClusteredStrategy(Strategy):
         labels = {member.name: member.group for member in self._roster.members}
         models = dict(self._groups.models)
         self._audience.tell(RoundTrained(this.round_number, this.train_loss, labels, models))
-        self._result = RoundResult(this.round_number, this.train_loss, labels, models)
+        self._held_figures |= this.held
+        self._result = RoundResult(this.round_number, this.train_loss, labels, models, dict(self._held_figures))
         self.setting.keep(this.round_number, self.state)
         return None, MetricRecord({"loss": this.train_loss, "sites": this.heard})
 
@@ -401,6 +430,7 @@ class ClusteredStrategy(Strategy):
             accepted=self._accepted,
             checkpoints=tuple(self.setting.checkpoints()),
             folder=self.setting.folder,
+            held=self._config.test.held,
         )
 
     @property

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
+import numpy as np
 from flwr.app import RecordDict
 
 from client.answers.refusal import reason_of
@@ -39,9 +41,17 @@ def _trained(request: Request) -> RecordDict:
         if not visit.memory:
             forget_old_runs(request.identity)
         request.memory.remember(task.round_number, trained.memory, accepted=task.accepted, checkpoints=task.checkpoints)
+    held = None
+    if task.held:
+        # Copied: what is sent may share its memory with the network, which is about to be another model.
+        trained = replace(trained, state={name: array.copy() for name, array in trained.state.items()})
+        found = tested(visit.load(method.held(trained)), visit.site).confusion
+        held = int(np.trace(found)), int(found.sum())
     fresh = method.agreement.remembers and task.accepted > 0 and not visit.memory
     seconds = time.perf_counter() - start
-    return wire.pack_update(wire.Update(trained.state, trained.samples, trained.loss, seconds, trained.extras, fresh))
+    return wire.pack_update(
+        wire.Update(trained.state, trained.samples, trained.loss, seconds, trained.extras, fresh, held)
+    )
 
 
 def test_round(request: Request) -> RecordDict:
@@ -51,10 +61,12 @@ def test_round(request: Request) -> RecordDict:
         method = request.method
         visit = request.in_round(request.task.tests).visit()
         statistics = tested(visit.load(method.served(visit)), visit.site)
+        common = method.common(visit)
+        shared = None if common is None else int(np.trace(tested(visit.load(common), visit.site).confusion))
     except Exception as error:
         _log.exception("this site cannot test the models of round %d", request.task.tests)
         return wire.pack_untested(reason_of(error, request.identity))
-    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start))
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, shared=shared))
 
 
 def answer_question(request: Request) -> RecordDict:

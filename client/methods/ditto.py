@@ -21,6 +21,10 @@ class Ditto(SiteMethod):
         """The model of all."""
         return visit.received
 
+    def held(self, trained: Trained) -> State:
+        """The site's own model."""
+        return trained.memory or trained.state
+
     def train(self, visit: Visit) -> Trained:
         """Train the site's own model, then the common one; each has the same order of batches and its own optimiser."""
         anchored = Prox(visit.load(visit.received), visit.settings.of(Settings).pull)

@@ -161,6 +161,11 @@ class SiteMethod:
         or there is none."""
         return None
 
+    def held(self, trained: Trained) -> State:
+        """Return the model that the site holds right after its training."""
+        own = {} if self.agreement.shared is None else trained.memory or {}
+        return own | trained.state
+
     def train(self, visit: Visit) -> Trained:
         """Train on the site's own data."""
         visit.load(self.served(visit))

@@ -29,6 +29,10 @@ class PFedMe(SiteMethod):
         """w."""
         return visit.received
 
+    def held(self, trained: Trained) -> State:
+        """The site's own model."""
+        return trained.memory or trained.state
+
     def train(self, visit: Visit) -> Trained:
         """Train θ, and w after it; θ is remembered, w is sent."""
         network, settings = visit.load(visit.received), visit.settings.of(Settings)

@@ -37,7 +37,8 @@ _ROUND = {"model", "training", "statistics", "evaluation", "untested", "refusal"
 class Update:
     """After local training: the tensors that travel, and what the method sends beside them.
 
-    `fresh`: the site should have remembered something of its earlier rounds, and did not.
+    `fresh`: the site should have remembered something of its earlier rounds, and did not. `held`: how many samples of
+    its test split, of how many, the model that it holds now names right; None: that was not asked for.
     """
 
     state: State
@@ -46,6 +47,7 @@ class Update:
     seconds: float
     extras: Extras = field(default_factory=dict)
     fresh: bool = False
+    held: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,14 @@ class Evaluation:
     """Sufficient statistics of the site's own test split; no prediction leaves the site.
 
     `kept` is the model that was tested, one of `KEPT`; `stored`: the site has it on its own disk now, for good.
+    `shared`: how many of the same samples the model that it shares with others names right, where that is another one.
     """
 
     statistics: EvaluationStatistics
     seconds: float
     kept: str = "group"
     stored: bool = False
+    shared: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ def pack_update(update: Update) -> RecordDict:
             "fresh": int(update.fresh),
         }
     )
+    if update.held is not None:
+        training["held_right"], training["held_of"] = update.held
     return add_extras(RecordDict({"model": pack_arrays(update.state), "training": training}), update.extras)
 
 
@@ -108,7 +114,17 @@ def unpack_update(content: RecordDict, *, declared: Mapping[str, Rule], network:
         seconds=number(metrics, "seconds"),
         extras=unpack_extras(content, declared, network),
         fresh=_bit(metrics, "fresh"),
+        held=_held(metrics),
     )
+
+
+def _held(metrics: Mapping[str, object]) -> tuple[int, int] | None:
+    if "held_of" not in metrics:
+        return None
+    right, of = count(metrics, "held_right"), count(metrics, "held_of")
+    if right > of:
+        raise WireError(f"it names {right} of {of} test samples right")
+    return right, of
 
 
 def pack_answered(answer: Answered) -> RecordDict:
@@ -128,6 +144,7 @@ def unpack_answered(content: RecordDict, *, declared: Mapping[str, Rule], networ
 def pack_evaluation(evaluation: Evaluation) -> RecordDict:
     """Write the statistics of a site's test split."""
     statistics = evaluation.statistics
+    shared = {} if evaluation.shared is None else {"shared_right": evaluation.shared}
     return RecordDict(
         {
             "statistics": pack_arrays({"confusion": statistics.confusion, "histograms": statistics.histograms}),
@@ -138,6 +155,7 @@ def pack_evaluation(evaluation: Evaluation) -> RecordDict:
                     "seconds": evaluation.seconds,
                     "kept": KEPT.index(evaluation.kept),
                     "stored": int(evaluation.stored),
+                    **shared,
                 }
             ),
         }
@@ -164,7 +182,10 @@ def unpack_evaluation(content: RecordDict, *, classes: int, limit_mb: int) -> Ev
     kept = count(metrics, "kept")
     if kept >= len(KEPT):
         raise WireError(f"it kept model {kept}, which is none of {', '.join(KEPT)}")
-    return Evaluation(statistics, number(metrics, "seconds"), KEPT[kept], _bit(metrics, "stored"))
+    shared = count(metrics, "shared_right") if "shared_right" in metrics else None
+    if shared is not None and shared > statistics.confusion.sum():
+        raise WireError(f"the shared model names {shared} of {int(statistics.confusion.sum())} test samples right")
+    return Evaluation(statistics, number(metrics, "seconds"), KEPT[kept], _bit(metrics, "stored"), shared)
 
 
 def pack_kept(seconds: float) -> RecordDict:

@@ -25,6 +25,7 @@ from common.wire.records import (
     refuse_others,
     scalars_of,
     text,
+    truth,
 )
 
 _MODEL = "model"
@@ -56,6 +57,8 @@ class Task:
         Where a simulated site keeps what it remembers. A site of its own never heeds it.
     question
         What the method asks, outside of training.
+    held
+        Whether what the site holds after its training is to be tested, too.
     """
 
     settings: SiteSettings
@@ -69,6 +72,7 @@ class Task:
     checkpoints: tuple[int, ...] = ()
     folder: str = ""
     question: str = ""
+    held: bool = False
 
 
 def pack_task(
@@ -88,6 +92,7 @@ def pack_task(
             "checkpoints": list(task.checkpoints),
             "folder": task.folder,
             "question": task.question,
+            "held": task.held,
         }
     )
     if task.group is not None:
@@ -123,6 +128,7 @@ def unpack_task(content: RecordDict) -> Task:
         checkpoints=counts(config, "checkpoints", _MOST_CHECKPOINTS),
         folder=text(config, "folder"),
         question=text(config, "question"),
+        held=truth(config, "held"),
     )
 
 

@@ -20,7 +20,7 @@ class Tasks:
 
     Attributes
     ----------
-    settings, round_number, rounds, run, rule, checkpoints, folder
+    settings, round_number, rounds, run, rule, checkpoints, folder, held
         As in `wire.Task`.
     training
         The server's half of the rule, which says what goes down beside the model.
@@ -43,6 +43,7 @@ class Tasks:
     accepted: Mapping[str, int]
     checkpoints: tuple[int, ...]
     folder: str
+    held: bool = False
     _packed: dict[int, ArrayRecord] = field(default_factory=dict)
     # Beside the model, for a group whose number is the key.
     _beside: dict[int, dict[str, ArrayRecord]] = field(default_factory=dict)
@@ -73,4 +74,5 @@ class Tasks:
             accepted=self.accepted.get(member.name, 0),
             checkpoints=self.checkpoints,
             folder=self.folder,
+            held=self.held,
         )

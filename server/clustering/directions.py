@@ -5,6 +5,7 @@ N long vectors are never decomposed as a matrix: its N × N Gram matrix has the 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,16 +22,27 @@ def leading_coordinates(vectors: Sequence[NDArray[np.floating]], count: int) -> 
     """Return where N vectors lie along their `count` leading singular directions: float64[N, count].
 
     With ΔΔᵀ = QΛQᵀ they are √λ_k Q_ik. Directions that do not exist are zeros; each has the sign that makes its
-    largest coordinate positive.
+    largest coordinate positive. Equal vectors have equal coordinates, to the last bit.
     """
     with threadpool_limits(limits=1, user_api="blas"):
         values, vectors_of = np.linalg.eigh(gram(vectors))
     order = np.argsort(values, kind="stable")[::-1][:count]
+    leading = values[order]
+    # What rounding leaves of a value that is 0 has a root that is not small.
+    leading[leading <= len(vectors) * np.finfo(np.float64).eps * max(values.max(), 0.0)] = 0.0
     coordinates = np.zeros((len(vectors), count))
-    coordinates[:, : len(order)] = vectors_of[:, order] * np.sqrt(np.clip(values[order], 0, None))
+    coordinates[:, : len(order)] = vectors_of[:, order] * np.sqrt(leading)
+    coordinates = coordinates[_first_alike(vectors)]
     largest = np.abs(coordinates).argmax(axis=0)
     signs = np.sign(coordinates[largest, np.arange(count)])
     return coordinates * np.where(signs == 0, 1, signs)
+
+
+def _first_alike(vectors: Sequence[NDArray[np.floating]]) -> NDArray[np.int64]:
+    """The place of the first vector that is equal to each."""
+    known: dict[bytes, int] = {}
+    digests = [hashlib.sha256(np.ascontiguousarray(vector)).digest() for vector in vectors]
+    return np.array([known.setdefault(digest, place) for place, digest in enumerate(digests)], np.int64)
 
 
 def decomposed_cosines(vectors: Sequence[NDArray[np.floating]], count: int) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config import Config
-from common.metrics import Metrics
+from common.metrics import Metrics, site_spread
 from common.site_card import SiteCard
 from common.state import State
 from server.migration import Evidence
@@ -208,10 +208,24 @@ class RoundTrained:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """The accuracy of other models than those that a round is tested with: pooled, and at each site."""
+
+    accuracy: float
+    sites: dict[str, float]
+
+    @property
+    def mean_site_accuracy(self) -> float:
+        """The mean over sites; NaN for none."""
+        return site_spread(list(self.sites.values()))[0]
+
+
+@dataclass(frozen=True)
 class RoundFinished:
     """The models of a round have been tested: everything measured on the sites' own test splits.
 
-    The training of the next round may have begun by then.
+    The training of the next round may have begun by then. `shared`: of the models that sites share, where each is
+    tested with one of its own. `held`: of what each site held right after its last training, if that was asked for.
     """
 
     round_number: int
@@ -223,6 +237,8 @@ class RoundFinished:
     worst_tenth_accuracy: float
     train_loss: float
     models: dict[int, State]
+    shared: Beside | None = None
+    held: Beside | None = None
 
 
 @dataclass(frozen=True)

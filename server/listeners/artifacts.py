@@ -82,7 +82,8 @@ class Artifacts:
                 self._write_clusters()
             case RoundFinished():
                 self._models, self._round = event.models, event.round_number
-                self._tested = (event.round_number, event.groups)
+                # Where each site is tested with a model of its own, the figures are not those of the groups' models.
+                self._tested = (event.round_number, event.groups if event.shared is None else {})
             case RoundTrained(labels=labels):
                 self._models, self._round = event.models, event.round_number
                 if labels != self._labels:

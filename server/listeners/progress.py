@@ -167,9 +167,14 @@ class PlainProgress:
             return f"{place}: no site has been tested"
         groups = " ".join(f"{group}:{metrics.accuracy:.3f}" for group, metrics in event.groups.items())
         shown = f" groups {groups}" if 1 < len(event.groups) <= _SHOWN_GROUPS else ""
+        others = "".join(
+            f", {words} {one.accuracy:.3f} mean of sites {one.mean_site_accuracy:.3f}"
+            for words, one in (("shared model", event.shared), ("after own training", event.held))
+            if one is not None
+        )
         return (
             f"{place}: accuracy {event.overall.accuracy:.3f} mean of sites {event.mean_site_accuracy:.3f} "
-            f"worst tenth {event.worst_tenth_accuracy:.3f}{shown}, {self._clock.left} left"
+            f"worst tenth {event.worst_tenth_accuracy:.3f}{shown}{others}, {self._clock.left} left"
         )
 
     def _trained(self, event: RoundTrained) -> str:

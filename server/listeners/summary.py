@@ -39,6 +39,7 @@ class Summary:
         self._last: dict[str, float | int | None] | None = None
         self._best_accuracy = -1.0
         self._spread: tuple[float | None, float | None] = (None, None)
+        self._beside: dict[str, dict[str, float | None]] = {}
         self._left_out = 0
         self._personalised: dict[str, Any] | None = None
         self._moves: list[dict[str, Any]] = []
@@ -100,6 +101,11 @@ class Summary:
                 if accuracy is not None and accuracy > self._best_accuracy:
                     self._best, self._best_accuracy = self._last, accuracy
                 self._spread = (finite(event.mean_site_accuracy), finite(event.worst_tenth_accuracy))
+                self._beside = {
+                    name: {"accuracy": finite(one.accuracy), "mean_site_accuracy": finite(one.mean_site_accuracy)}
+                    for name, one in (("shared", event.shared), ("held", event.held))
+                    if one is not None
+                }
 
     def _enter(self, stage: str) -> None:
         now = time.perf_counter()
@@ -121,6 +127,8 @@ class Summary:
             "final": self._last,
             "mean_site_accuracy": self._spread[0],
             "worst_tenth_accuracy": self._spread[1],
+            # Of other models than those that the figures above are of.
+            **self._beside,
             "moves": self._moves,
             "left_out": self._left_out,
             "seconds": seconds,

@@ -16,6 +16,7 @@ from server.history.events import Event, RoundFinished, RoundTrained, RunEnded, 
 COLUMNS = (
     "round", "scope", "name", "group", "sites", "samples", "accuracy", "macro_f1", "auc", "loss",
     "mean_site_accuracy", "worst_tenth_accuracy", "train_loss",
+    "shared_accuracy", "mean_site_shared_accuracy", "held_accuracy", "mean_site_held_accuracy",
 )  # fmt: skip
 
 
@@ -75,14 +76,18 @@ def _block(rows: Iterable[tuple[object, ...]]) -> str:
 
 
 def _rows(event: RoundFinished) -> list[tuple[object, ...]]:
-    spread = (event.mean_site_accuracy, event.worst_tenth_accuracy, event.train_loss)
+    beside = (event.shared, event.held)
+    others = [cell for one in beside for cell in (("", "") if one is None else (one.accuracy, one.mean_site_accuracy))]
+    spread = (event.mean_site_accuracy, event.worst_tenth_accuracy, event.train_loss, *others)
     rows: list[tuple[object, ...]] = []
     rows.append((event.round_number, "overall", "", "", len(event.sites), *_values(event.overall), *spread))
     for group, metrics in event.groups.items():
         size = sum(event.labels[site] == group for site in event.sites)
-        rows.append((event.round_number, "group", group, group, size, *_values(metrics), "", "", ""))
+        rows.append((event.round_number, "group", group, group, size, *_values(metrics), *[""] * 7))
     for site, metrics in event.sites.items():
-        rows.append((event.round_number, "site", site, event.labels[site], 1, *_values(metrics), "", "", ""))
+        shared, held = ("" if one is None else one.sites.get(site, "") for one in beside)
+        figures = ("", "", "", shared, "", held, "")
+        rows.append((event.round_number, "site", site, event.labels[site], 1, *_values(metrics), *figures))
     return rows
 
 

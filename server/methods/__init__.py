@@ -124,7 +124,7 @@ def migration_rule(config: Config) -> str:
     if rule != "off" and not method.clustered:
         raise SettingsError(
             f"migration.rule = {rule!r} does not go with method = {method.name!r}, which has no groups to move "
-            "between: set it to 'off' or 'auto'"
+            "between, or moves sites by a rule of its own: set it to 'off' or 'auto'"
         )
     return rule
 

@@ -64,9 +64,7 @@ class HierarchicalOnce(GroupingRule):
                 self._means[origin] = mean
             else:
                 self._founding = mean
-                yield Move(
-                    members, origin, None, Evidence(reason=f"grouped with {len(members)} sites by their updates")
-                )
+                yield Move(members, origin, None, Evidence(reason="grouped by their updates"))
 
     def settle(self, move: Move, group: int, round_number: int) -> None:
         """Note the number of a group that was founded."""

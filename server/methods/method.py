@@ -15,7 +15,7 @@ from common.site_card import SiteCard
 from server.clustering import KSelection
 from server.methods.training import MakeGrouping, Placement, TrainingRule
 
-Family = Literal["clustered before training", "clustered while training", "one round", "one model for all", "personal"]
+Family = Literal["one model for all", "personal", "clustered before training", "clustered while training", "one round"]
 
 # The rule of sites that train what they are sent and send it back.
 PLAIN = "fedavg"

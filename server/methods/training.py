@@ -27,6 +27,9 @@ class Federation(Protocol):
     def draw(self, number: int) -> State:
         """The n-th set of starting weights; the 0th is the one that every method of a seed starts from."""
 
+    def own_start(self) -> State:
+        """What of the 0th start does not travel: the tensors that are each site's own."""
+
     @property
     def models(self) -> Mapping[int, State]:
         """The model of each group."""

@@ -37,7 +37,7 @@ class Reply:
 
 
 class Screening:
-    """Holds what sites send against what they declared.
+    """Holds what sites send against what they declared; `own` are tensors of the network that are each site's own.
 
     Attributes
     ----------
@@ -47,9 +47,10 @@ class Screening:
         How many times as many samples as declared a site may have.
     """
 
-    def __init__(self, config: Config, agreement: Agreement, classes: int) -> None:
+    def __init__(self, config: Config, agreement: Agreement, classes: int, own: State | None = None) -> None:
         self._limit_mb = config.round.max_message_mb
         self._classes = classes
+        self._own = own or {}
         self._up = agreement.up
         self._changing = config.data.watch or bool(config.drift)
         self.growth = _GROWTH_IF_CHANGING if self._changing else _GROWTH
@@ -57,7 +58,7 @@ class Screening:
 
     def network(self, model: State) -> Network:
         """What the extra arrays of a site are held against."""
-        return Network.of(model, self._classes)
+        return Network.of(model, self._classes, self._own)
 
     def may_test(self, member: Member) -> bool:
         """Whether a site may have something to test on: who had nothing is not asked, unless that may have changed."""
@@ -116,6 +117,8 @@ class Round:
         self.closed: set[int] = set()
         # Sites whose update entered a mean that became a model.
         self.accepted: dict[str, int] = {}
+        # What sites held after their training: test samples named right, and of how many.
+        self.held: dict[str, tuple[int, int]] = {}
         self._rule, self._movers = rule, movers
         self._groups, self._roster, self._screening = groups, roster, screening
         self._aggregation = aggregation
@@ -170,7 +173,7 @@ class Round:
     def _take_test(self, member: Member, content: RecordDict) -> wire.Evaluation:
         assert self.tested is not None
         evaluation = self._screening.evaluation(member, content)
-        self.tested.add(member.name, evaluation.statistics)
+        self.tested.add(member.name, evaluation.statistics, evaluation.shared)
         return evaluation
 
     def _take_update(self, member: Member, content: RecordDict) -> wire.Update:
@@ -192,6 +195,8 @@ class Round:
             mover.observe(contribution)
         self._contributors.setdefault(group, []).append(member.name)
         self._losses[member.name] = (update.loss, update.samples)
+        if update.held is not None:
+            self.held[member.name] = update.held
         return update
 
     def _capacity(self, group: int) -> int:

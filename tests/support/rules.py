@@ -2,30 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from common.config import Config, parse
+from common.extras import InvalidExtras
+from common.site_card import SiteCard
 from common.state import Extras, State
 from server.aggregation import GroupAverage
 from server.methods import get_method
-from server.methods.training import Contribution, TrainingRule
+from server.methods.training import Contribution, GroupingRule, TrainingRule
+from server.roster import Member
 
 
 @dataclass
 class Sites:
-    """What a rule may know of the federation: how many samples its sites have declared."""
+    """What a rule may know of the federation, and how its sites answer.
+
+    `declared`: samples by site; `start`: the common start; `answer`: makes a site's answer from question, what went
+    down and its name; None: it is silent.
+    """
 
     declared: dict[str, int] = field(default_factory=dict)
+    start: State = field(default_factory=dict)
+    answer: Callable[[str, Extras, str], Extras | None] | None = None
+    models: dict[int, State] = field(default_factory=dict)
+    asked: list[list[str]] = field(default_factory=list)
+    own: State = field(default_factory=dict)
+
+    def own_start(self) -> State:
+        return self.own
+
+    @property
+    def members(self) -> list[Member]:
+        return [
+            Member(SiteCard(name, samples, 0, (samples, 0), 0, ()), 0, None)
+            for name, samples in sorted(self.declared.items())
+        ]
 
     def sizes(self, group: int) -> dict[str, int]:
         return dict(self.declared)
 
     def draw(self, number: int) -> State:
-        raise AssertionError("this rule draws no starts")
+        assert number == 0, "this rule draws no other starts"
+        return self.start
 
-    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None]) -> Mapping[str, Extras]:
-        raise AssertionError("this rule asks nothing")
+    def ask(
+        self,
+        question: str,
+        extras: Extras,
+        check: Callable[[Extras], None],
+        *,
+        sites: Collection[str] | None = None,
+        round_number: int = 0,
+    ) -> Mapping[str, Extras]:
+        assert self.answer is not None, "this rule asks nothing"
+        asked = sorted(self.declared if sites is None else sites)
+        self.asked.append(asked)
+        answers = {}
+        for site in asked:
+            answer = self.answer(question, extras, site)
+            if answer is not None:
+                with suppress(InvalidExtras):
+                    check(answer)
+                    answers[site] = answer
+        return answers
+
+
+def carry_out(rule: GroupingRule, round_number: int, home: dict[str, int]) -> dict[str, int]:
+    """Let a rule review a round, carry out what it says, and return the groups; nobody is moved from elsewhere."""
+    groups: dict[int, list[str]] = {}
+    for site, group in sorted(home.items()):
+        groups.setdefault(group, []).append(site)
+    home = dict(home)
+    for move in rule.review(round_number, groups):
+        group = max(home.values()) + 1 if move.target is None else move.target
+        assert all(home[site] == move.origin for site in move.sites)
+        home |= dict.fromkeys(move.sites, group)
+        rule.settle(move, group, round_number)
+    return home
 
 
 def rule_of(method: str, sizes: Mapping[str, int], **settings: object) -> TrainingRule:

@@ -66,11 +66,12 @@ def test_vector_k() -> None:
     assert matched(new, old, 3).tolist() == [0, 0, 1, 1, 2, 1]
 
 
-@given(
-    st.integers(1, 5).flatmap(
-        lambda k: st.tuples(st.just(k), *[st.lists(st.integers(0, k - 1), min_size=7, max_size=7)] * 2)
-    )
-)
+def two_labellings(k: int) -> st.SearchStrategy[tuple[int, list[int], list[int]]]:
+    labels = st.lists(st.integers(0, k - 1), min_size=7, max_size=7)
+    return st.tuples(st.just(k), labels, labels)
+
+
+@given(st.integers(1, 5).flatmap(two_labellings))
 def test_matching_moves_as_few_as_any_renaming(case: tuple[int, list[int], list[int]]) -> None:
     k, labels, old = case[0], np.array(case[1]), np.array(case[2])
     kept = int((matched(labels, old, k) == old).sum())
@@ -86,6 +87,16 @@ def test_matching_many_groups_is_instant() -> None:
     start = time.process_time()
     matched(rng.integers(0, 12, 200), rng.integers(0, 12, 200), 12)
     assert time.process_time() - start < 1
+
+
+@given(ROWS, st.integers(1, 3), st.integers(2, 4))
+def test_equal_vectors_are_in_one_place(rows: np.ndarray, count: int, k: int) -> None:
+    """What rounding makes of them must not look like a difference to k-means."""
+    twice = [*rows, *rows]
+    for points in (leading_coordinates(twice, count), decomposed_cosines(twice, count)):
+        np.testing.assert_array_equal(points[: len(rows)], points[len(rows) :])
+        labels = k_means(points, k, 0)
+        np.testing.assert_array_equal(labels[: len(rows)], labels[len(rows) :])
 
 
 def test_there_are_no_more_groups_than_different_points() -> None:

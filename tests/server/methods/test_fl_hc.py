@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,79 +10,66 @@ import pytest
 from flwr.app import Message
 
 from common.methods.fl_hc import DIRECTION, START
-from common.state import Extras, State
+from common.state import Extras
 from server.app import conduct
 from server.history.events import GroupKept, RoundFinished, RoundTrained, SitePlaced, SitesMoved
 from server.methods.fl_hc import HierarchicalOnce
 from tests.support.loopback import LoopbackGrid
 from tests.support.resuming import check_resumed
-from tests.support.rules import config_of
+from tests.support.rules import Sites, carry_out, config_of
 from tests.support.runs import MakeConfig, Record, failed, run
 
 I = {"1": (1, 0, 0), "2": (0.8, 0.1, 0), "3": (0, 1, 1), "4": (0, 0.9, 1.2)}  # noqa: E741
 START_MODEL = {"head.weight": np.zeros(3, np.float32)}
 
 
-class Sites:
-    """Sites that change the model as told; who is not in `changes` is silent."""
+def sites_that(changes: Mapping[str, Sequence[float]]) -> Sites:
+    """Sites that change the model so; who is not in `changes` is silent."""
 
-    def __init__(self, changes: Mapping[str, Sequence[float]]) -> None:
-        self.changes = dict(changes)
-        self.models: Mapping[int, State] = {0: START_MODEL}
-        self.asked: list[list[str]] = []
-
-    def ask(
-        self, question: str, extras: Extras, check: object, *, sites: Collection[str], round_number: int
-    ) -> Mapping[str, Extras]:
+    def answer(question: str, extras: Extras, site: str) -> Extras | None:
         assert question == DIRECTION
         assert extras[START] is START_MODEL
-        self.asked.append(sorted(sites))
-        return {
-            site: {DIRECTION: {"head.weight": np.array(self.changes[site], np.float32)}}
-            for site in sorted(sites)
-            if site in self.changes
-        }
+        found = changes.get(site)
+        return None if found is None else {DIRECTION: {"head.weight": np.array(found, np.float32)}}
+
+    return Sites(answer=answer, models={0: START_MODEL})
 
 
 def rule(sites: Sites, **settings: object) -> HierarchicalOnce:
     config = config_of("fl-hc", fl_hc__rounds=1, rounds=5, **settings)
-    return HierarchicalOnce(config, sites)  # type: ignore[arg-type]
+    return HierarchicalOnce(config, sites)
 
 
 def review(one: HierarchicalOnce, round_number: int, groups: dict[int, list[str]]) -> dict[int, list[str]]:
     """Carry out what the rule says, and return the groups."""
-    home = {site: group for group, sites in groups.items() for site in sites}
-    for move in one.review(round_number, groups):
-        group = max(home.values()) + 1 if move.target is None else move.target
-        assert all(home[site] == move.origin for site in move.sites)
-        home |= dict.fromkeys(move.sites, group)
-        one.settle(move, group, round_number)
     after: dict[int, list[str]] = {}
-    for site, group in sorted(home.items()):
+    home = {site: group for group, sites in groups.items() for site in sites}
+    for site, group in sorted(carry_out(one, round_number, home).items()):
         after.setdefault(group, []).append(site)
     return after
 
 
 def test_vector_i() -> None:
-    apart = HierarchicalOnce._distance(rule(Sites(I)), [np.array(change, np.float32) for change in I.values()])
+    apart = HierarchicalOnce._distance(rule(sites_that(I)), [np.array(change, np.float32) for change in I.values()])
     assert (apart[0, 1], apart[2, 3], apart.max()) == pytest.approx((0.3, 0.3, 3.1))
-    assert review(rule(Sites(I), cluster__threshold=1.0), 1, {0: list("1234")}) == {0: ["1", "2"], 1: ["3", "4"]}
-    assert review(rule(Sites(I), cluster__threshold=3.2), 1, {0: list("1234")}) == {0: list("1234")}
-    assert review(rule(Sites(I), cluster__k=2), 1, {0: list("1234")}) == {0: ["1", "2"], 1: ["3", "4"]}
-    assert len(review(rule(Sites(I), cluster__threshold=1e-6), 1, {0: list("1234")})) == 4
-    assert review(rule(Sites(I)), 1, {0: list("1234")}) == {0: ["1", "2"], 1: ["3", "4"]}
+    assert review(rule(sites_that(I), cluster__threshold=1.0), 1, {0: list("1234")}) == {0: ["1", "2"], 1: ["3", "4"]}
+    assert review(rule(sites_that(I), cluster__threshold=3.2), 1, {0: list("1234")}) == {0: list("1234")}
+    assert review(rule(sites_that(I), cluster__k=2), 1, {0: list("1234")}) == {0: ["1", "2"], 1: ["3", "4"]}
+    assert len(review(rule(sites_that(I), cluster__threshold=1e-6), 1, {0: list("1234")})) == 4
+    assert review(rule(sites_that(I)), 1, {0: list("1234")}) == {0: ["1", "2"], 1: ["3", "4"]}
 
 
 def test_a_silent_site_is_asked_again_and_joins_the_nearest_mean_and_a_restart_changes_nothing() -> None:
     """inflorescence gives those who were not drawn group −1, and the concatenation of all models."""
-    sites = Sites({site: I[site] for site in "123"})
+    changes = {site: I[site] for site in "123"}
+    sites = sites_that(changes)
     one = rule(sites, cluster__threshold=1.0)
     groups = review(one, 1, {0: list("1234")})
     assert groups == {0: ["1", "2", "4"], 1: ["3"]}
     assert review(one, 2, groups) == groups
     again = rule(sites, cluster__threshold=1.0)
     again.restore(one.state())
-    sites.changes["4"] = I["4"]
+    changes["4"] = I["4"]
     groups = review(again, 3, groups)
     assert groups == {0: ["1", "2"], 1: ["3", "4"]}
     assert review(again, 4, groups) == groups
@@ -90,7 +77,7 @@ def test_a_silent_site_is_asked_again_and_joins_the_nearest_mean_and_a_restart_c
 
 
 def test_a_newcomer_joins_the_nearest_mean() -> None:
-    sites = Sites(I | {"5": (0, 1, 0.9)})
+    sites = sites_that(I | {"5": (0, 1, 0.9)})
     one = rule(sites, cluster__threshold=1.0)
     assert one.place("5", 1) is None, "before the sites are grouped there is one group"
     review(one, 1, {0: list("1234")})
@@ -101,10 +88,11 @@ def test_a_newcomer_joins_the_nearest_mean() -> None:
 
 
 def test_if_nobody_answers_everybody_is_asked_after_the_next_round() -> None:
-    sites = Sites({})
+    changes: dict[str, Sequence[float]] = {}
+    sites = sites_that(changes)
     one = rule(sites, cluster__threshold=1.0)
     assert review(one, 1, {0: list("1234")}) == {0: list("1234")}
-    sites.changes = dict(I)
+    changes |= I
     assert len(review(one, 2, {0: list("1234")})) == 2
 
 
