@@ -14,7 +14,9 @@ from cli.suites.suite import Cell, Suite, slug
 _NOTES = """\
 {cores} cores. Best round: the one whose accuracy is highest in the mean over the seeds; mean ± standard deviation
 (n − 1) over the seeds there. Accuracy, macro-F1 and AUC are over all sites' own test samples together. Better alone,
-better under FedAvg: sites per seed that do better in Local and under FedAvg, each at its own best round. p: two-sided
+better under FedAvg: sites per seed that do better in Local and under FedAvg, each at its own best round. Worse off by
+more than noise: those of better alone where zero is outside the 95 % interval of the difference (Newcombe's for two
+independent shares, which is on the safe side: both were tested on the same samples). p: two-sided
 Wilcoxon signed-rank test over (site, seed) pairs of accuracy; sites of one seed are not independent, so read it as a
 description. MB: what a site sends and receives over the whole run, mean over the sites."""
 

@@ -211,7 +211,8 @@ class RoundTrained:
 class RoundFinished:
     """The models of a round have been tested: everything measured on the sites' own test splits.
 
-    The training of the next round may have begun by then.
+    The training of the next round may have begun by then. `confusions` holds for each site the cells of its confusion
+    matrix that are not empty, int64[m, 3]: true class, predicted class, samples.
     """
 
     round_number: int
@@ -223,6 +224,7 @@ class RoundFinished:
     worst_tenth_accuracy: float
     train_loss: float
     models: dict[int, State]
+    confusions: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from server.history.events import (
 )
 from server.history.ledger import Ruling, rulings
 from server.methods import METHODS, Method
+from server.report.confusions import Confusion, UnusableConfusions, read_confusions
 
 Name = TypeVar("Name")
 
@@ -103,6 +104,7 @@ class RunRecord:
     traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)  # site → stage
     seconds: dict[str, float] = field(default_factory=dict)  # by stage
     kept: set[str] = field(default_factory=set)  # sites that have their final model on their own disk
+    confusions: dict[str, Confusion] = field(default_factory=dict)  # by site, of the last round that was tested
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -211,6 +213,7 @@ def read_run(directory: Path) -> RunRecord:
     if not log.entries:
         record.notes.append("Nothing has happened yet in this run.")
     _read_distances(record, directory)
+    _read_confusions(record, directory)
     return record
 
 
@@ -320,3 +323,12 @@ def _read_distances(record: RunRecord, directory: Path) -> None:
         record.notes.append(f"{run_directory.DISTANCES} cannot be used: {error}.")
     else:
         record.distance = matrix
+
+
+def _read_confusions(record: RunRecord, directory: Path) -> None:
+    if record.last is None:
+        return
+    try:
+        record.confusions = read_confusions(directory, record.last.round_number, len(record.classes))
+    except UnusableConfusions as error:
+        record.notes.append(f"{run_directory.CONFUSIONS} cannot be used: {error}.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from html import escape
 
 import numpy as np
@@ -13,38 +12,31 @@ import numpy as np
 from common.config import flatten
 from common.readable import megabytes, percent
 from server.history.events import SitesPersonalised
+from server.report.beside_local import (
+    CONSERVATIVE,
+    JOINING_COLUMNS,
+    joining,
+    joining_figure,
+    joining_rows,
+    local_run,
+)
+from server.report.class_section import class_section
 from server.report.course_figures import STAGES, cost_figures, evidence_words, moves_figure
-from server.report.figure import Figure
 from server.report.grouping_figures import grouping_figures
-from server.report.markup import figure, group_chip, paragraph, table, tiles
+from server.report.markup import group_chip, paragraph, table, tiles
 from server.report.palette import group_colour, group_symbol
 from server.report.record import Incident, RunRecord, accuracies, figures_of
+from server.report.section import MOST_ROWS, Section
 from server.report.study import Study, study
 from server.report.training_figures import baseline, training_figures
-from server.report.words import choice_of_k, count, doubtful, names, sentences, verdict, worse_sites
+from server.report.wording import count, names
+from server.report.words import choice_of_k, doubtful, sentences, verdict, worse_sites
 
-_MOST_ROWS = 500
 _KEPT = {
     "group": "their group's model",
     "finetuned": "their group's model trained further",
     "local": "one trained on their own data alone",
 }
-
-
-@dataclass
-class Section:
-    """One part of the page: its id, its heading, its HTML and the figures in it."""
-
-    name: str
-    title: str
-    body: str = ""
-    figures: list[Figure] = field(default_factory=list)
-
-    def show(self, *figures: Figure) -> None:
-        """Add figures after what is there."""
-        for one in figures:
-            self.figures.append(one)
-            self.body += figure(one)
 
 
 def sections(records: Sequence[RunRecord]) -> list[Section]:
@@ -56,7 +48,10 @@ def sections(records: Sequence[RunRecord]) -> list[Section]:
         chosen.append(_comparison(record, others))
     chosen.append(_groups(record, looked))
     if record.planned_rounds:
-        chosen += [_training(record, looked, others), _moves(record)]
+        chosen.append(_training(record, looked, others))
+        if record.confusions:
+            chosen.append(class_section(record))
+        chosen.append(_moves(record))
     chosen += [_costs(record), _incidents(record), _settings(record)]
     return chosen
 
@@ -100,6 +95,16 @@ def _comparison(record: RunRecord, others: Sequence[RunRecord]) -> Section:
     )  # fmt: skip
     shares = ("accuracy", "macro-F1", "mean of sites", "worst tenth")
     section.body += table(columns, rows, caption="Runs side by side", percent=shares, highlight=0)
+    local = local_run(record, others)
+    if local is not None and (sites := joining(record, local)):
+        section.body += "<h3>Together or alone</h3>" + paragraph(CONSERVATIVE)
+        section.show(joining_figure(sites))
+        section.body += table(
+            JOINING_COLUMNS,
+            joining_rows(record, sites)[:MOST_ROWS],
+            caption="Every site together and alone",
+            percent=("together", "alone"),
+        )
     fedavg = baseline(others)
     if fedavg is not None and record.last is not None and record.method != "fedavg":
         assert fedavg.last is not None
@@ -198,8 +203,8 @@ def _sites_table(record: RunRecord, looked: Study | None) -> str:
     sites = [site for site in sorted(record.cards) if site in labels]
     if not sites:
         return ""
-    rows = [tuple(value(site) for _, value in columns) for site in sites[:_MOST_ROWS]]
-    more = paragraph(f"{len(sites) - _MOST_ROWS} more sites are in the CSV files.") if len(sites) > _MOST_ROWS else ""
+    rows = [tuple(value(site) for _, value in columns) for site in sites[:MOST_ROWS]]
+    more = paragraph(f"{len(sites) - MOST_ROWS} more sites are in the CSV files.") if len(sites) > MOST_ROWS else ""
     reading = paragraph(
         "Columns can be sorted. Silhouette: 1 fits its group perfectly, below 0 it lies nearer to another. Own and "
         "next group: how often the site ends up with the members of its group, and of the next one, when sites are "
@@ -269,7 +274,7 @@ def _moves(record: RunRecord) -> Section:
         rows = [
             (one.site, one.round_number, one.origin, "stays" if one.origin == one.target else
              f"{one.target}{' (new)' if one.founded else ''}", evidence_words(one.evidence))
-            for one in record.rulings[:_MOST_ROWS]
+            for one in record.rulings[:MOST_ROWS]
         ]  # fmt: skip
         section.body += "<h3>The evidence</h3>"
         section.body += table(
@@ -334,11 +339,11 @@ def _incidents(record: RunRecord) -> Section:
         for (who, stage, reason), entries in grouped.items()
     ]
     told = f"{count(len(record.incidents), 'incident')}; the same one in several rounds is one row."
-    if len(rows) > _MOST_ROWS:
-        told += f" Only the first {_MOST_ROWS} rows are shown; events.jsonl has them all."
+    if len(rows) > MOST_ROWS:
+        told += f" Only the first {MOST_ROWS} rows are shown; events.jsonl has them all."
     section.body = paragraph(told)
     section.body += table(
-        ("who", "stage", "rounds", "times", "why"), rows[:_MOST_ROWS], caption="Incidents", wide=("why",)
+        ("who", "stage", "rounds", "times", "why"), rows[:MOST_ROWS], caption="Incidents", wide=("why",)
     )
     return section
 

@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
 from common.state import State
 from server.history.events import RoundFinished
@@ -34,6 +37,7 @@ class RoundResult:
     _counts: dict[int, EvaluationStatistics] = field(default_factory=dict)
     _losses: dict[int, list[float]] = field(default_factory=dict)
     _sites: dict[str, Metrics] = field(default_factory=dict)
+    _confusions: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def add(self, site: str, statistics: EvaluationStatistics) -> None:
         """Take in a site's test. The order in which they come leaves no trace."""
@@ -41,6 +45,9 @@ class RoundResult:
             return
         group = self.labels[site]
         self._sites[site] = summarise(statistics)
+        # Most cells are empty where there are many classes.
+        cells = np.nonzero(statistics.confusion)
+        self._confusions[site] = np.column_stack([*cells, statistics.confusion[cells]])
         # Counts add up exactly in any order; the float losses are kept apart for an exact sum.
         self._losses.setdefault(group, []).append(statistics.loss_sum)
         counts = replace(statistics, loss_sum=0.0)
@@ -60,6 +67,7 @@ class RoundResult:
             worst_tenth_accuracy=worst,
             train_loss=self.train_loss,
             models=self.models,
+            confusions={name: self._confusions[name] for name in sorted(self._confusions)},
         )
 
     def state(self) -> dict[str, object]:
