@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from common import wire
 from common.config import Config, SettingsError
+from common.signature import Signature
 from common.state import State
 from server.asking.enrolment import Enrolment
 from server.asking.grid import StreamingGrid
+from server.clustering import group_differences
 from server.groups import Groups
-from server.history.events import Audience, GroupsFormed, SiteEnrolled, SitePlaced, SiteRenewed
+from server.history.events import Audience, GroupsCompared, GroupsFormed, SiteEnrolled, SitePlaced, SiteRenewed
 from server.methods import Method
 from server.methods.training import TrainingRule
 from server.roster import Member, Roster
@@ -89,6 +91,15 @@ class Membership:
                 cv=selection.cv if selection else None,
             )
         )
+        self._compare_groups(members)
+
+    def _compare_groups(self, members: Sequence[Member]) -> None:
+        """Tell what kind of difference is between the groups, where the sites said enough of their classes."""
+        signatures = [member.fingerprint for member in members if isinstance(member.fingerprint, Signature)]
+        if len(signatures) < len(members) or len({member.group for member in members}) < 2:
+            return
+        sizes, labels = [member.card.train_samples for member in members], [member.group for member in members]
+        self._audience.tell(GroupsCompared(tuple(group_differences(signatures, sizes, labels))))
 
     def rejoin(self, grid: StreamingGrid, round_number: int) -> None:
         """Find out which node each member sits on now. Who is missing is waited for no longer than at any start."""

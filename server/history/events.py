@@ -14,6 +14,7 @@ from common.config import Config
 from common.metrics import Metrics
 from common.site_card import SiteCard
 from common.state import State
+from server.clustering import GroupDifference
 from server.migration import Evidence
 
 Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve", "keep"]
@@ -106,6 +107,13 @@ class GroupsFormed:
     k_scores: dict[int, float] | None
     k_window: tuple[int, ...] | None
     cv: float | None
+
+
+@dataclass(frozen=True)
+class GroupsCompared:
+    """What kind of difference is between the groups that were formed, pair by pair."""
+
+    pairs: tuple[GroupDifference, ...]
 
 
 @dataclass(frozen=True)
@@ -268,6 +276,7 @@ Event = (
     | SiteEnrolled
     | SiteRenewed
     | GroupsFormed
+    | GroupsCompared
     | Solving
     | Solved
     | SitePlaced

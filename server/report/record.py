@@ -18,6 +18,7 @@ from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
 from common.metrics import Metrics
 from common.site_card import SiteCard
+from server.clustering import GroupDifference, adjusted_rand_index
 from server.clustering.distances import checked_distance
 from server.history import run_directory
 from server.history.event_log import EventLog, Logged, read_events
@@ -26,6 +27,7 @@ from server.history.events import (
     Event,
     GroupKept,
     GroupRetired,
+    GroupsCompared,
     GroupsFormed,
     MemoryLost,
     ModelKept,
@@ -92,6 +94,7 @@ class RunRecord:
     cards: dict[str, SiteCard] = field(default_factory=dict)
     grouping: Grouping | None = None
     distance: NDArray[np.float64] | None = None
+    differences: tuple[GroupDifference, ...] = ()  # of every two groups as they were formed
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
     rounds: list[RoundFinished] = field(default_factory=list)  # those that were tested
     trained: int = 0  # rounds
@@ -172,6 +175,17 @@ class RunRecord:
         named = data.get("classes") or KNOWN.get(data.get("name") or data.get("source"), ())
         width = max((len(card.class_counts) for card in self.cards.values()), default=0)
         return tuple(map(str, named)) if len(named) == width else tuple(f"class {index}" for index in range(width))
+
+    @property
+    def agreement(self) -> float | None:
+        """Adjusted Rand index of the groups with the truth, where a simulated world has one."""
+        truth, labels = self.about.get("truth"), self.labels
+        if not isinstance(truth, Mapping):
+            return None
+        sites = sorted(site for site in labels if isinstance(truth.get(site), int | str))
+        if len(sites) < 2:
+            return None
+        return adjusted_rand_index([labels[site] for site in sites], [str(truth[site]) for site in sites])
 
     @property
     def moves(self) -> list[Ruling]:
@@ -256,6 +270,8 @@ def _take(record: RunRecord, event: Event) -> None:
             record.cards[card.name] = card
         case GroupsFormed(sites, labels):
             record.grouping = Grouping(sites, np.array(labels, np.int64), event.k_window or (), event.cv)
+        case GroupsCompared(pairs):
+            record.differences = pairs
         case SitePlaced(number, site, group, confidence):
             record.placed[site] = (number, group, confidence)
         case ReplyAccepted():

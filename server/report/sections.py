@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape
@@ -12,25 +11,19 @@ import numpy as np
 from common.config import flatten
 from common.readable import megabytes, percent
 from server.history.events import SitesPersonalised
-from server.report.beside_local import (
-    CONSERVATIVE,
-    JOINING_COLUMNS,
-    joining,
-    joining_figure,
-    joining_rows,
-    local_run,
-)
 from server.report.class_section import class_section
+from server.report.comparison_section import comparison_section
 from server.report.course_figures import STAGES, cost_figures, evidence_words, moves_figure
+from server.report.difference_words import DIFFERENCE_COLUMNS, difference_rows, difference_words
 from server.report.grouping_figures import grouping_figures
 from server.report.markup import group_chip, paragraph, table, tiles
 from server.report.palette import group_colour, group_symbol
 from server.report.record import Incident, RunRecord, accuracies, figures_of
 from server.report.section import MOST_ROWS, Section
 from server.report.study import Study, study
-from server.report.training_figures import baseline, training_figures
+from server.report.training_figures import training_figures
 from server.report.wording import count, names
-from server.report.words import choice_of_k, doubtful, sentences, verdict, worse_sites
+from server.report.words import choice_of_k, doubtful, sentences, verdict
 
 _KEPT = {
     "group": "their group's model",
@@ -45,7 +38,7 @@ def sections(records: Sequence[RunRecord]) -> list[Section]:
     looked = study(record)
     chosen = [_summary(record, looked, others)]
     if others:
-        chosen.append(_comparison(record, others))
+        chosen.append(comparison_section(record, others))
     chosen.append(_groups(record, looked))
     if record.planned_rounds:
         chosen.append(_training(record, looked, others))
@@ -77,62 +70,6 @@ def _summary(record: RunRecord, looked: Study | None, others: Sequence[RunRecord
     return section
 
 
-def _comparison(record: RunRecord, others: Sequence[RunRecord]) -> Section:
-    section = Section("comparison", "Beside other runs")
-    different = [other for other in others if _task(other) != _task(record)]
-    if different:
-        section.body += paragraph(
-            f"Read with care: {names([other.name for other in different])} ran with other data settings or another "
-            "seed, so the same site name need not mean the same images.",
-            "note",
-        )
-    rows = [(run.name, run.title, len(run.groups), *_row(run)) for run in (record, *others)]
-    section.body += paragraph(
-        "Each run after its last round, on the same test images; this page is about the bold one."
-    )
-    columns = (
-        "run", "method", "groups", "round", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth",
-    )  # fmt: skip
-    shares = ("accuracy", "macro-F1", "mean of sites", "worst tenth")
-    section.body += table(columns, rows, caption="Runs side by side", percent=shares, highlight=0)
-    local = local_run(record, others)
-    if local is not None and (sites := joining(record, local)):
-        section.body += "<h3>Together or alone</h3>" + paragraph(CONSERVATIVE)
-        section.show(joining_figure(sites))
-        section.body += table(
-            JOINING_COLUMNS,
-            joining_rows(record, sites)[:MOST_ROWS],
-            caption="Every site together and alone",
-            percent=("together", "alone"),
-        )
-    fedavg = baseline(others)
-    if fedavg is not None and record.last is not None and record.method != "fedavg":
-        assert fedavg.last is not None
-        worse = worse_sites(record, fedavg)
-        section.body += "<h3>Sites that do worse than under FedAvg</h3>"
-        if not worse:
-            section.body += paragraph("None: every site that both runs tested does at least as well in its group.")
-        else:
-            mine, beside = accuracies(record.last.sites), accuracies(fedavg.last.sites)
-            labels, tested = record.labels, record.last.sites
-            section.body += table(
-                ("site", "group", "here", "under FedAvg", "difference", "test samples"),
-                [(s, labels.get(s), mine[s], beside[s], mine[s] - beside[s], tested[s].count) for s in worse],
-                caption="Sites that do worse than under FedAvg",
-                percent=("here", "under FedAvg", "difference"),
-            )
-    return section
-
-
-def _task(record: RunRecord) -> str:
-    """What two runs must have in common for their sites to be the same."""
-    return json.dumps([record.seed, *(record.config.get(key) for key in ("data", "partition", "sites", "drift"))])
-
-
-def _row(run: RunRecord) -> tuple[int | float | None, ...]:
-    return (None,) * 6 if run.last is None else (run.last.round_number, *figures_of(run.last))
-
-
 def _groups(record: RunRecord, looked: Study | None) -> Section:
     section = Section("groups-section", "Groups")
     if record.grouping is None:
@@ -143,7 +80,7 @@ def _groups(record: RunRecord, looked: Study | None) -> Section:
         section.body += (
             f'<div class="verdict {judged.answer}"><p><b>Are groups worth it?</b> {escape(judged.words)}</p>'
             f"<p><b>How many?</b> {escape(choice_of_k(record, looked))}</p>"
-            f"<p><b>Doubtful sites?</b> {escape(doubtful(record, looked))}</p></div>"
+            f"<p><b>Doubtful sites?</b> {escape(doubtful(record, looked))}</p>{_kind_of_difference(record)}</div>"
         )
     elif record.distance is None:
         section.body += paragraph(
@@ -154,10 +91,41 @@ def _groups(record: RunRecord, looked: Study | None) -> Section:
         threshold, widths = record.solved
         layers = " and ".join(map(str, widths))
         section.body += paragraph(f"Validation chose the threshold {threshold:g} and layers of {layers} units.")
+    if record.agreement is not None:
+        section.body += paragraph(
+            f"This world has a truth: the groups agree with the kinds of sites to {record.agreement:.2f} (adjusted "
+            "Rand index; 1: the same, 0: chance)."
+        )
     section.body += _members(record)
+    if record.differences:
+        section.body += _differences(record)
     section.show(*grouping_figures(record, looked))
     section.body += _sites_table(record, looked)
     return section
+
+
+def _kind_of_difference(record: RunRecord) -> str:
+    if not record.differences:
+        return ""
+    return f"<p><b>What differs between the groups?</b> {escape(difference_words(record.differences))}</p>"
+
+
+def _differences(record: RunRecord) -> str:
+    """Every two groups: how far their class shares differ, and samples of a class, each beside chance."""
+    return (
+        "<h3>What differs between the groups</h3>"
+        + paragraph(
+            "Shares: the part of the samples that would have to be of another class. Same class: how far the means of "
+            "a class lie apart in two groups, in parts of the distance between different classes. Beside each what "
+            "groups of this size would show by chance if they did not differ."
+        )
+        + table(
+            DIFFERENCE_COLUMNS,
+            difference_rows(record.differences)[:MOST_ROWS],
+            caption="What differs between the groups",
+            percent=DIFFERENCE_COLUMNS[1:5],
+        )
+    )
 
 
 def _members(record: RunRecord) -> str:
