@@ -110,7 +110,8 @@ def joining_words(record: RunRecord, local: RunRecord) -> str:
     return (
         f"Sites on their own (Local) classify {percent(total.alone)} correctly, together {percent(total.together)}: "
         f"{verb} ({interval} points with 95 % confidence). Of {count(len(sites), 'site')}, "
-        f"{by_verdict['better together'] or 'none'} are better together by more than noise, "
+        f"{by_verdict['better together'] or 'none'} {'is' if by_verdict['better together'] == 1 else 'are'} better "
+        "together by more than noise, "
         f"{by_verdict['better alone'] or 'none'} better alone{named}, and {by_verdict['cannot tell'] or 'none'} cannot "
         "tell with the test samples they have."
     )

@@ -31,7 +31,9 @@ def difference_words(pairs: Sequence[GroupDifference]) -> str:
     shares = float(np.median([pair.shares for pair in pairs]))
     images = _images(pairs)
     seen = f"class shares differ by {shares:.0%} of the samples"
-    looks = f"samples of the same class by {images:.0%} of what different classes do" if images is not None else ""
+    looks = "samples of the same class by no more than chance"
+    if images is not None and images >= 0.005:
+        looks = f"samples of the same class by {images:.0%} of what different classes do"
     match kind:
         case "shares":
             return (
