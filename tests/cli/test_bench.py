@@ -257,6 +257,9 @@ class TestTables:
         assert "<td>20.0 ± 14.1</td>" in (out / "table.html").read_text()
         assert (out / "curves-digits.png").read_bytes().startswith(b"\x89PNG")
         assert "FedAvg" in (out / "curves-digits.svg").read_text()
+        assert "[the runs of seed 3 side by side: does joining pay, and for which site](runs-digits.html)" in text
+        beside = (out / "runs-digits.html").read_text()
+        assert 0 < beside.index(">FMCL<") < beside.index(">Local<")
         lines = list(csv.DictReader((out / "results.csv").open()))
         assert len(lines) == 5
         assert (lines[0]["label"], lines[0]["seed"], lines[0]["best_round"]) == ("FMCL", "3", "2")
