@@ -86,9 +86,9 @@ def _first_deal(units: _Units, sites: int, settings: PartitionSettings, rng: np.
             return _dirichlet(units, by_kind, sites, settings, rng)
         case "classes":
             holders = class_holders(len(by_kind), sites, settings.classes_per_site, rng)
-            for rows, owners in zip(by_kind, holders, strict=True):
-                if owners:
-                    _deal_evenly(units, [rows], np.array(owners), owner)
+            for rows, drawn in zip(by_kind, holders, strict=True):
+                if drawn:
+                    _deal_evenly(units, [rows], np.array(drawn), owner)
         case "disjoint":
             for kinds, owners in label_groups(len(by_kind), sites, settings.groups, rng):
                 _deal_evenly(units, [by_kind[kind] for kind in kinds], owners, owner)
