@@ -12,10 +12,11 @@ from common.config import Config, parse
 from common.metrics import Metrics, site_spread
 from common.signature import Signature
 from common.site_card import SiteCard
-from server.clustering import overlap_distance
+from server.clustering import group_differences, overlap_distance
 from server.history.events import (
     Event,
     GroupKept,
+    GroupsCompared,
     GroupsFormed,
     Listener,
     ReplyAccepted,
@@ -39,6 +40,7 @@ from server.migration import Evidence
 
 CLASSES = 10
 _DIMENSION = 64
+_TESTED = 25  # test samples of a site
 _SIZE = 250_000  # bytes of a model
 
 
@@ -98,6 +100,9 @@ def story(plot: Plot) -> list[Event]:
             tuple(chosen.window) if chosen else None, chosen.cv if chosen else None,
         )
     )  # fmt: skip
+    if distance is not None and len(set(labels.values())) > 1:
+        sizes = [int(drawn.sum()) for drawn in counts]
+        events.append(GroupsCompared(tuple(group_differences(signatures, sizes, list(labels.values())))))
     finished: RoundFinished | None = None
     for number in range(1, plot.rounds + 1):
         events += _round(plot, number, names, labels, counts, finished)
@@ -176,14 +181,24 @@ def _finished(
     sites = {}
     for name in sorted(name for name in labels if name not in absent):
         right = float(np.clip(0.95 - 0.6 * np.exp(-number / 4) + rng.normal(0, 0.05), 0, 1))
-        sites[name] = Metrics(right, right, 0.5 + right / 2, 1 - right, 25)
+        sites[name] = Metrics(right, right, 0.5 + right / 2, 1 - right, _TESTED)
     groups = {
         group: _mean([sites[name] for name in sites if labels[name] == group])
         for group in sorted({labels[name] for name in sites})
     }
     mean, worst = site_spread([metrics.accuracy for metrics in sites.values()])
     overall = _mean(list(sites.values()))
-    return RoundFinished(number, overall, groups, sites, dict(labels), mean, worst, 1 - overall.accuracy, {})
+    confusions = {name: _confusion(place % CLASSES, one.accuracy) for place, (name, one) in enumerate(sites.items())}
+    return RoundFinished(
+        number, overall, groups, sites, dict(labels), mean, worst, 1 - overall.accuracy, {}, confusions
+    )
+
+
+def _confusion(label: int, accuracy: float) -> np.ndarray:
+    """Cells of a site that has one class, and takes some of it for the next."""
+    hits = round(accuracy * _TESTED)
+    cells = [(label, label, hits), (label, (label + 1) % CLASSES, _TESTED - hits)]
+    return np.array([cell for cell in cells if cell[2]], np.int64).reshape(-1, 3)
 
 
 def _moves(number: int, names: Sequence[str], labels: dict[str, int]) -> list[Event]:

@@ -71,8 +71,8 @@ def _example(method: Method) -> Fingerprint | None:
             return Subspace(np.eye(length, _VECTORS * _CLASSES, dtype=np.float32))
         case Collaboration.kind:
             rows, anchors = np.ones((_ROWS, _COLUMNS - 1), np.float32), np.ones((_ANCHORS, _COLUMNS - 1), np.float32)
-            digest = np.zeros(32, np.uint8)
-            return Collaboration(rows, np.zeros(_ROWS, np.int64), anchors, digest, digest)
+            digest, labels, validates = np.zeros(32, np.uint8), np.zeros(_ROWS, np.int64), np.zeros(_ROWS, np.uint8)
+            return Collaboration(rows, labels, validates, anchors, digest, digest)
     return None
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from common.config import TrainSettings
-from common.metrics import EvaluationStatistics, from_scores
+from common.metrics import EvaluationStatistics, from_logits
 from common.models import Network
 from common.schedule import learning_rate
 from common.state import State
@@ -161,7 +161,7 @@ def evaluate(
     """Return the statistics of the model on images or rows, as `train` takes them, and labels int64[n]; n may be 0."""
     scores = log_probabilities(model, inputs, classes=classes, batch_size=batch_size, device=device)
     losses = functional.nll_loss(scores, _tensor(labels), reduction="none")
-    return from_scores(scores.exp().numpy(), labels, losses.numpy())
+    return from_logits(scores.numpy(), labels, losses.numpy())
 
 
 def log_probabilities(

@@ -33,6 +33,8 @@ class Collaboration(Fingerprint):
         f_i(X_i): the training rows.
     labels : int64[n]
         y_i: index of each row's class in the agreed class list.
+    validates : uint8[n]
+        1: no candidate learns from the row before one is chosen. No patient has rows with 0 and with 1.
     anchors : float32[r, m̃]
         f_i(X_anc): rows that all sites have and the server has not.
     mark : uint8[32]
@@ -46,6 +48,7 @@ class Collaboration(Fingerprint):
 
     rows: NDArray[np.float32]
     labels: NDArray[np.int64]
+    validates: NDArray[np.uint8]
     anchors: NDArray[np.float32]
     mark: NDArray[np.uint8]
     ticket: NDArray[np.uint8]
@@ -54,6 +57,7 @@ class Collaboration(Fingerprint):
         for name, dtype, ndim in (
             ("rows", np.float32, 2),
             ("labels", np.int64, 1),
+            ("validates", np.uint8, 1),
             ("anchors", np.float32, 2),
             ("mark", np.uint8, 1),
             ("ticket", np.uint8, 1),
@@ -67,6 +71,7 @@ class Collaboration(Fingerprint):
             raise InvalidCollaboration(f"{len(self.rows)} rows and {len(self.labels)} labels do not match")
         if self.labels.min() < 0:
             raise InvalidCollaboration("labels must not be negative")
+        self._check_validation()
         if self.anchors.shape[1] != self.rows.shape[1]:
             raise InvalidCollaboration(
                 f"anchors of {self.anchors.shape[1]} dimensions and rows of {self.rows.shape[1]} do not match"
@@ -86,6 +91,12 @@ class Collaboration(Fingerprint):
         for name in ("mark", "ticket"):
             if len(getattr(self, name)) != DIGEST_BYTES:
                 raise InvalidCollaboration(f"{name} must have {DIGEST_BYTES} bytes")
+
+    def _check_validation(self) -> None:
+        if len(self.validates) != len(self.rows) or self.validates.max() > 1:
+            raise InvalidCollaboration("validates must say 0 or 1 of each row")
+        if self.validates.all():
+            raise InvalidCollaboration("rows that all validate are nothing to learn from")
 
     def check(self, card: SiteCard) -> None:
         """Raise unless this can come from the site that the card describes."""

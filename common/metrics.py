@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Scores are binned by their log-odds: softmax saturates, so bins of equal width in probability would put nearly all
-# scores into the first and the last one and lose their ranks.
+# Scores are binned by their log-odds, counted from those of a model that knows nothing, −ln(C − 1): a network is unsure
+# after few rounds and all its scores lie close to there; later it may be very sure. asinh has bins of equal width up to
+# about RESOLUTION and of equal ratio beyond, so that neither loses the ranks.
 BINS = 256
-LOG_ODDS_LIMIT = 16.0
+RESOLUTION = 0.01
+LIMIT = 2_000.0
 
 # No site has more samples than this; it keeps the sums over all sites far from overflow.
 _MOST_SAMPLES = 2**40
@@ -56,32 +58,45 @@ class Metrics:
     count: int
 
 
-def from_scores(
-    probabilities: NDArray[np.floating], labels: NDArray[np.int64], losses: NDArray[np.floating]
+def from_logits(
+    logits: NDArray[np.floating], labels: NDArray[np.int64], losses: NDArray[np.floating]
 ) -> EvaluationStatistics:
-    """Count predictions: probabilities [n, C] that are rows of a softmax, labels int64[n] in 0..C-1, losses [n]."""
-    count, classes = probabilities.shape
+    """Count predictions: logits [n, C], which may be log-probabilities, labels int64[n] in 0..C-1, losses [n]."""
+    count, classes = logits.shape
     if labels.shape != (count,) or losses.shape != (count,):
         raise ValueError(f"{count} rows of scores, {len(labels)} labels and {len(losses)} losses do not match")
     if count and (labels.min() < 0 or labels.max() >= classes):
         raise ValueError(f"labels must lie in 0..{classes - 1}")
-    if not np.isfinite(probabilities).all():
+    if not np.isfinite(logits).all():
         raise ValueError("the model's scores are not finite")
-    predicted = probabilities.argmax(axis=1)
+    predicted = logits.argmax(axis=1)
     confusion = np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
     negative = labels[:, None] != np.arange(classes)
-    cells = (negative * classes + np.arange(classes)) * BINS + _bins(probabilities)
+    cells = (negative * classes + np.arange(classes)) * BINS + bins(log_odds(logits))
     histograms = np.bincount(cells.ravel(), minlength=2 * classes * BINS).reshape(2, classes, BINS)
     return EvaluationStatistics(confusion.astype(np.int64), histograms.astype(np.int64), math.fsum(losses.tolist()))
 
 
-def _bins(probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
-    wide = probabilities.astype(np.float64)
-    with np.errstate(divide="ignore"):
-        log_odds = np.log(wide) - np.log1p(-wide)
-    place = (np.clip(log_odds, -LOG_ODDS_LIMIT, LOG_ODDS_LIMIT) + LOG_ODDS_LIMIT) * (BINS / (2 * LOG_ODDS_LIMIT))
-    bins: NDArray[np.int64] = np.minimum(place.astype(np.int64), BINS - 1)
-    return bins
+def log_odds(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """ln p_c / (1 − p_c) = z_c − ln Σ_{j≠c} exp(z_j), float64[n, C]; exact where p_c itself would round to 0 or 1."""
+    wide = logits.astype(np.float64)
+    count, classes = wide.shape
+    # The sum over the others is that of all before and all after: subtracting from the whole would cancel.
+    before = np.full((count, classes + 1), -np.inf)
+    after = before.copy()
+    before[:, 1:] = np.logaddexp.accumulate(wide, axis=1)
+    after[:, :-1] = np.logaddexp.accumulate(wide[:, ::-1], axis=1)[:, ::-1]
+    odds: NDArray[np.float64] = wide - np.logaddexp(before[:, :-1], after[:, 1:])
+    return odds
+
+
+def bins(odds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Place of each of the log-odds [n, C] among the BINS."""
+    classes = odds.shape[1]
+    shifted = np.clip(odds + math.log(max(classes - 1, 1)), -LIMIT, LIMIT)
+    place = (np.arcsinh(shifted / RESOLUTION) / math.asinh(LIMIT / RESOLUTION) + 1) * (BINS / 2)
+    found: NDArray[np.int64] = np.minimum(place.astype(np.int64), BINS - 1)
+    return found
 
 
 def pool(statistics: Sequence[EvaluationStatistics]) -> EvaluationStatistics:

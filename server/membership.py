@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from common import wire
 from common.config import Config, SettingsError
+from common.signature import Signature
 from common.state import State
 from server.asking.enrolment import Enrolment
 from server.asking.grid import StreamingGrid
+from server.clustering import group_differences
 from server.groups import Groups, dominant
-from server.history.events import Audience, GroupsFormed, SiteEnrolled, SitePlaced, SiteRenewed
+from server.history.events import Audience, GroupsCompared, GroupsFormed, SiteEnrolled, SitePlaced, SiteRenewed
 from server.methods import Method
 from server.methods.training import GroupingRule
 from server.roster import Member, Roster
@@ -90,6 +92,15 @@ class Membership:
                 cv=selection.cv if selection else None,
             )
         )
+        self._compare_groups(members)
+
+    def _compare_groups(self, members: Sequence[Member]) -> None:
+        """Tell what kind of difference is between the groups, where the sites said enough of their classes."""
+        signatures = [member.fingerprint for member in members if isinstance(member.fingerprint, Signature)]
+        if len(signatures) < len(members) or len({member.group for member in members}) < 2:
+            return
+        sizes, labels = [member.card.train_samples for member in members], [member.group for member in members]
+        self._audience.tell(GroupsCompared(tuple(group_differences(signatures, sizes, labels))))
 
     def _warn_of_dominance(self) -> None:
         if self._config.aggregate.cap or self._config.aggregate.rule in ("trimmed", "median"):

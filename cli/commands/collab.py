@@ -187,15 +187,16 @@ def _what_leaves(introduction: Introduction, classes: tuple[str, ...]) -> str:
     for name, what in (
         ("rows", "training rows through the private map"),
         ("labels", "their classes"),
+        ("validates", "which of them only validate; no patient has rows of both kinds"),
         ("anchors", "the shared anchors through the private map"),
         ("mark", "digest of the anchors"),
         ("ticket", "digest of the private map"),
     ):
         array = getattr(offer, name)
         shape = " × ".join(map(str, array.shape))
-        lines.append(f"  {name:8} {array.dtype!s:8} {shape:>12}  {array.nbytes:>10,} bytes  {what}")
+        lines.append(f"  {name:9} {array.dtype!s:8} {shape:>12}  {array.nbytes:>10,} bytes  {what}")
     lines += [
-        f"  card     {card.train_samples} training and {card.test_samples} test samples, {card.fault_count} faults; "
+        f"  card      {card.train_samples} training and {card.test_samples} test samples, {card.fault_count} faults; "
         f"by class: {counts}",
         "stays: the rows themselves, the private map, the anchors, and every test sample",
     ]

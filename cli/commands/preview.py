@@ -69,6 +69,7 @@ def _require_distances(config: Config) -> None:
 def _tell(directory: Path) -> None:
     """Print what the page says in words."""
     from server.history.run_directory import REPORT
+    from server.report.difference_words import difference_words
     from server.report.record import read_run
     from server.report.study import study
     from server.report.words import choice_of_k, doubtful, verdict
@@ -80,4 +81,6 @@ def _tell(directory: Path) -> None:
         print(f"\nAre groups worth it? {judged.words}")
         print(f"How many? {choice_of_k(record, looked)}")
         print(f"Doubtful sites? {doubtful(record, looked)}")
+    if record.differences:
+        print(f"What differs between the groups? {difference_words(record.differences)}")
     print(f"The page: {(directory / REPORT).absolute()}")

@@ -10,11 +10,15 @@ from pathlib import Path
 from cli.suites import curves, tables
 from cli.suites.results import Outcome, read_outcome, rows
 from cli.suites.suite import Cell, Suite, slug
+from server.history.run_directory import write_text
+from server.report import page, read_run
 
 _NOTES = """\
 {cores} cores. Best round: the one whose accuracy is highest in the mean over the seeds; mean ± standard deviation
 (n − 1) over the seeds there. Accuracy, macro-F1 and AUC are over all sites' own test samples together. Better alone,
-better under FedAvg: sites per seed that do better in Local and under FedAvg, each at its own best round. p: two-sided
+better under FedAvg: sites per seed that do better in Local and under FedAvg, each at its own best round. Worse off by
+more than noise: those of better alone where zero is outside the 95 % interval of the difference (Newcombe's for two
+independent shares, which is on the safe side: both were tested on the same samples). p: two-sided
 Wilcoxon signed-rank test over (site, seed) pairs of accuracy; sites of one seed are not independent, so read it as a
 description. MB: what a site sends and receives over the whole run, mean over the sites."""
 
@@ -38,6 +42,11 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
             texts.append(tables.markdown(columns, lines))
             latex.append(tables.latex(columns, lines))
             pages.append(f'<div class="wide">{tables.html_table(columns, lines)}</div>')
+        beside = out / f"{slug(f'runs {name}')}.html"
+        if (seed := _side_by_side(suite, part, beside)) is not None:
+            words = f"the runs of seed {seed} side by side: does joining pay, and for which site"
+            texts.append(f"[{words}]({beside.name})")
+            pages.append(f'<p><a href="{beside.name}">{words}</a></p>')
         try:
             png, svg = curves.draw(part, name, suite.reference, out / slug(f"curves {name}"))
             texts.append(f"![learning curves]({png.name})")
@@ -49,6 +58,21 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
     (out / "table.md").write_text(text + "\n", encoding="utf-8")
     (out / "table.tex").write_text("\n\n".join(latex) + "\n", encoding="utf-8")
     content = "\n".join([*pages, f"<p>{html.escape(notes)}</p>"])
-    page = tables.HTML_PAGE.format(title=html.escape(suite.title), content=content)
-    (out / "table.html").write_text(page, encoding="utf-8")
+    whole = tables.HTML_PAGE.format(title=html.escape(suite.title), content=content)
+    (out / "table.html").write_text(whole, encoding="utf-8")
     return text, drawn
+
+
+def _side_by_side(suite: Suite, part: Sequence[Outcome], path: Path) -> int | None:
+    """Write a page about the reference's run beside those of the others; return their seed, None if alone."""
+    seed = min(outcome.cell.seed for outcome in part)
+    runs = [outcome.cell for outcome in part if outcome.cell.seed == seed]
+    if len(runs) < 2:
+        return None
+    runs.sort(key=lambda cell: cell.label != suite.reference)
+    records = [read_run(Path(cell.config.out)) for cell in runs]
+    for record, cell in zip(records, runs, strict=True):
+        # All their folders have the same name.
+        record.name = cell.label
+    write_text(path, page(records))
+    return seed

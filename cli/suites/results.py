@@ -17,6 +17,7 @@ from scipy.stats import wilcoxon
 
 from cli.suites.running import read_cost
 from cli.suites.suite import METRICS, Cell
+from common.intervals import judged, newcombe
 from server.history import run_directory
 from server.history.event_log import read_events
 from server.history.events import ReplyAccepted
@@ -40,6 +41,8 @@ class Outcome:
         Of `CURVES`, pooled over all sites' test samples unless the name says otherwise.
     sites : float64[rounds] by site
         Accuracy on each site's own test part.
+    samples : float64[rounds] by site
+        Of that test part; NaN where it is not known.
     k : int
         Groups at the end.
     sent, received : float
@@ -51,6 +54,7 @@ class Outcome:
     cell: Cell
     curves: dict[str, NDArray[np.float64]]
     sites: dict[str, NDArray[np.float64]]
+    samples: dict[str, NDArray[np.float64]]
     k: int
     sent: float
     received: float
@@ -89,6 +93,8 @@ class Row:
         Mean accuracy of the worst tenth of the sites at the best round.
     better_alone, better_common
         Sites per seed that do better in Local, and under FedAvg, each at its own best round; None: not in the table.
+    worse_off
+        Those of `better_alone` that do so by more than noise: zero is outside the interval of the difference.
     p_value
         Wilcoxon signed-rank test over (site, seed) pairs against the reference row; None for that row itself.
     """
@@ -103,6 +109,7 @@ class Row:
     mean_of_sites: Spread
     worst_tenth: Spread
     better_alone: float | None
+    worse_off: float | None
     better_common: float | None
     sites: int
     p_value: float | None
@@ -120,16 +127,17 @@ def read_outcome(cell: Cell) -> Outcome | None:
         return None
     summary = json.loads((folder / run_directory.SUMMARY).read_text(encoding="utf-8"))
     sent, received = _traffic(folder)
-    curves, sites = _rounds(folder) if cell.config.personalise == "none" else _personalised(summary)
+    curves, sites, samples = _rounds(folder) if cell.config.personalise == "none" else _personalised(summary)
     if not len(curves["accuracy"]):
         return None
-    return Outcome(cell, curves, sites, int(summary["k"]), sent, received, **read_cost(folder))
+    return Outcome(cell, curves, sites, samples, int(summary["k"]), sent, received, **read_cost(folder))
 
 
-def _rounds(folder: Path) -> tuple[Curves, Curves]:
-    """Read the figures of every round, over all sites and by site."""
+def _rounds(folder: Path) -> tuple[Curves, Curves, Curves]:
+    """Read the figures of every round, over all sites and by site, and each site's test samples."""
     curves: dict[str, list[float]] = {name: [] for name in CURVES}
     sites: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    samples: defaultdict[str, dict[int, float]] = defaultdict(dict)
     with (folder / run_directory.METRICS).open(newline="", encoding="utf-8") as table:
         for row in csv.DictReader(table):
             if row["scope"] == "overall":
@@ -137,21 +145,29 @@ def _rounds(folder: Path) -> tuple[Curves, Curves]:
                     curves[name].append(_number(row[name]))
             elif row["scope"] == "site":
                 sites[row["name"]][int(row["round"])] = _number(row["accuracy"])
+                samples[row["name"]][int(row["round"])] = _number(row["samples"])
     rounds = range(1, len(curves["accuracy"]) + 1)
-    by_site = {
-        name: np.array([by_round.get(number, math.nan) for number in rounds])
-        for name, by_round in sorted(sites.items())
-    }
-    return {name: np.array(values) for name, values in curves.items()}, by_site
+    by_site, tested = (
+        {
+            name: np.array([by_round.get(number, math.nan) for number in rounds])
+            for name, by_round in sorted(found.items())
+        }
+        for found in (sites, samples)
+    )
+    return {name: np.array(values) for name, values in curves.items()}, by_site, tested
 
 
-def _personalised(summary: dict[str, Any]) -> tuple[Curves, Curves]:
+def _personalised(summary: dict[str, Any]) -> tuple[Curves, Curves, Curves]:
     """Read what the last step came to, as if it were a run of one round; its rounds trained on fewer samples."""
     found = summary.get("personalised")
     if found is None:
-        return {name: np.empty(0) for name in CURVES}, {}
+        return {name: np.empty(0) for name in CURVES}, {}, {}
     curves = {name: np.array([math.nan if found[name] is None else found[name]]) for name in CURVES}
-    return curves, {name: np.array([entry["accuracy"]], np.float64) for name, entry in found["sites"].items()}
+    return (
+        curves,
+        {name: np.array([entry["accuracy"]], np.float64) for name, entry in found["sites"].items()},
+        {name: np.array([entry.get("samples", math.nan)], np.float64) for name, entry in found["sites"].items()},
+    )
 
 
 def _number(text: str) -> float:
@@ -199,6 +215,7 @@ def rows(outcomes: Sequence[Outcome], reference: str) -> Iterator[Row]:
             mean_of_sites=Spread.of([outcome.curves["mean_site_accuracy"][place] for outcome in group]),
             worst_tenth=Spread.of([outcome.curves["worst_tenth_accuracy"][place] for outcome in group]),
             better_alone=_better(own, at_best.get(opponents.get(ALONE, ""))),
+            worse_off=_worse_off(own, at_best.get(opponents.get(ALONE, ""))),
             better_common=_better(own, at_best.get(opponents.get(COMMON, ""))),
             sites=len(group[0].sites),
             p_value=None if label == reference else _p_value(own, at_best.get(reference)),
@@ -210,13 +227,26 @@ def rows(outcomes: Sequence[Outcome], reference: str) -> Iterator[Row]:
         )
 
 
-Pairs = dict[tuple[int, str], float]
+@dataclass(frozen=True)
+class Tested:
+    """One site in one round: its accuracy, and on how many samples; NaN if that is not known."""
+
+    accuracy: float
+    samples: float
+
+    @property
+    def hits(self) -> float:
+        """Samples that were classified correctly."""
+        return float(round(self.accuracy * self.samples))
+
+
+Pairs = dict[tuple[int, str], Tested]
 
 
 def _sites_at(outcomes: Sequence[Outcome], place: int) -> Pairs:
-    """Accuracy by (seed, site) at a round, where it is defined."""
+    """What is known by (seed, site) at a round, where the accuracy is defined."""
     return {
-        (outcome.cell.seed, site): float(values[place])
+        (outcome.cell.seed, site): Tested(float(values[place]), float(outcome.samples[site][place]))
         for outcome in outcomes
         for site, values in outcome.sites.items()
         if math.isfinite(values[place])
@@ -229,7 +259,20 @@ def _better(own: Pairs, other: Pairs | None) -> float | None:
         return None
     shared = own.keys() & other.keys()
     seeds = {seed for seed, _ in shared}
-    return sum(other[key] > own[key] for key in shared) / len(seeds) if seeds else None
+    return sum(other[key].accuracy > own[key].accuracy for key in shared) / len(seeds) if seeds else None
+
+
+def _worse_off(own: Pairs, alone: Pairs | None) -> float | None:
+    """Sites per seed that do better alone by more than noise; None also where their test samples are not known."""
+    if alone is None or alone is own:
+        return None
+    shared = [key for key in own.keys() & alone.keys() if math.isfinite(own[key].samples + alone[key].samples)]
+    seeds = {seed for seed, _ in shared}
+    worse = 0
+    for key in shared:
+        one, other = own[key], alone[key]
+        worse += judged(*newcombe(one.hits, one.samples, other.hits, other.samples)) == "better alone"
+    return worse / len(seeds) if seeds else None
 
 
 def _p_value(own: Pairs, reference: Pairs | None) -> float | None:
@@ -237,7 +280,7 @@ def _p_value(own: Pairs, reference: Pairs | None) -> float | None:
     if reference is None:
         return None
     shared = sorted(own.keys() & reference.keys())
-    differences = np.array([own[key] - reference[key] for key in shared])
+    differences = np.array([own[key].accuracy - reference[key].accuracy for key in shared])
     if not len(differences):
         return None
     return float(wilcoxon(differences).pvalue) if differences.any() else 1.0

@@ -20,7 +20,8 @@ def tables(rows: Sequence[Row], reference: str) -> list[tuple[list[str], Cells]]
     """Two tables of one line per method, as columns and cells: how good it is, and what else is known of it."""
     good = [
         "method", "K", "best round", *(f"{_NAMES[name]}, %" for name in METRICS), "last round: accuracy, %",
-        "worst tenth, %", "better alone", "better under FedAvg", f"p against {reference}" if reference else "p",
+        "worst tenth, %", "better alone", "worse off by more than noise", "better under FedAvg",
+        f"p against {reference}" if reference else "p",
         "paper: accuracy / macro-F1 / AUC, %", "ours − paper",
     ]  # fmt: skip
     more = [
@@ -39,6 +40,7 @@ def _good(row: Row) -> list[str]:
         _spread(row.final["accuracy"]),
         _spread(row.worst_tenth),
         _count(row.better_alone, row.sites),
+        _count(row.worse_off, row.sites),
         _count(row.better_common, row.sites),
         "–" if row.p_value is None else f"{row.p_value:.2g}",
         "–" if row.paper is None else " / ".join(f"{value:.2f}" for value in row.paper),

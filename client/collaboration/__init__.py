@@ -17,6 +17,7 @@ from client.collaboration.anchors import (
 from client.collaboration.limits import Unacceptable, check_limits
 from client.collaboration.outgoing import aggregated, blurred
 from client.collaboration.projection import projected
+from client.collaboration.validation import held_out_groups, held_out_rows
 from client.collaboration.vault import MapIsGone, Vault
 from client.data import NoUsableData, SiteData, open_source
 from client.data.samples import ImageSamples, TableSamples
@@ -27,7 +28,7 @@ from client.identity import Identity, cache_folder
 from common.collaboration import Answer, Collaboration
 from common.config import SettingsError, SiteSettings
 from common.methods.dc_cfl import Settings as CollaborationSettings
-from common.randomness import secret_generator
+from common.randomness import generator, secret_generator
 from common.state import State
 
 Rows = NDArray[np.float64]
@@ -59,7 +60,7 @@ class Collaborator:
         dimensions = self._dimensions(rows.shape[1])
         digest = f"{self._site.samples.digest} {self._site.train.tobytes().hex()}"
         private, secret = self._vault.map_for(rows, dimensions, digest)
-        sent, labels = aggregated(private(rows), self._site.train_labels, settings.aggregate)
+        sent, labels, validates = self._outgoing(private(rows), settings.aggregate)
         if not len(sent):
             raise NoUsableData(
                 self._site.name, [f"no class has collaboration.aggregate = {settings.aggregate} rows or more"]
@@ -67,6 +68,7 @@ class Collaborator:
         return Collaboration(
             rows=blurred(sent, settings.noise, secret_generator(secret, "noise")).astype(np.float32),
             labels=labels,
+            validates=validates.astype(np.uint8),
             anchors=private(anchors).astype(np.float32),
             mark=mark(anchors),
             ticket=private.ticket,
@@ -94,6 +96,28 @@ class Collaborator:
         weight, bias = answer.model["body.1.weight"], answer.model["body.1.bias"]
         first = {"body.1.weight": weight @ turn.T, "body.1.bias": bias + weight @ offset}
         return {name: np.ascontiguousarray(first.get(name, array), np.float32) for name, array in answer.model.items()}
+
+    def _outgoing(self, rows: Rows, size: int) -> tuple[Rows, NDArray[np.int64], NDArray[np.bool_]]:
+        """What is sent of the rows: they or their averages, their labels, and which of them only validate."""
+        rng = generator(self._settings.seed, "validation", self._site.name)
+        labels, groups = self._site.train_labels, self._site.samples.groups
+        if groups is None:
+            sent, kinds = aggregated(rows, labels, size)
+            return sent, kinds, held_out_rows(kinds, rng)
+        held = held_out_groups(labels, groups[self._site.train], rng)
+        if size == 1:
+            return rows, labels, held
+        # Each part by itself: an average over both would have a patient on both sides.
+        parts = [aggregated(rows[part], labels[part], size) for part in (~held, held)]
+        if not len(parts[0][0]):
+            sent, kinds = aggregated(rows, labels, size)
+            return sent, kinds, np.zeros(len(kinds), np.bool_)
+        (fitted, fitted_kinds), (kept, kept_kinds) = parts
+        return (
+            np.concatenate([fitted, kept]),
+            np.concatenate([fitted_kinds, kept_kinds]),
+            np.repeat([False, True], [len(fitted), len(kept)]),
+        )
 
     def _dimensions(self, width: int) -> int:
         """m̃: what the settings say, else one fewer than a row has, so that rows cannot be computed back."""

@@ -123,6 +123,7 @@ def plan_drift(
     labels: Index,
     classes: Sequence[str],
     parts: Sequence[tuple[Index, Index]],
+    groups: NDArray[np.str_] | None = None,
 ) -> DriftPlan:
     """Draw what a scenario leaves open.
 
@@ -138,6 +139,8 @@ def plan_drift(
         The agreed class list.
     parts
         For each simulated site the positions of its (training, test) samples before any drift; all disjoint.
+    groups : str[n] or None
+        What stays together, such as the patient: a group changes, and changes hands, as a whole.
 
     Raises
     ------
@@ -150,8 +153,13 @@ def plan_drift(
         owners[train] = owners[test] = site
         trains[train] = True
     plan = DriftPlan(rounds, labels, owners, trains, ())
+    # Who draws the lot for each sample: itself, or the first of its group.
+    drawers = np.arange(len(labels))
+    if groups is not None:
+        _, first, members = np.unique(groups, return_index=True, return_inverse=True)
+        drawers = first[members]
     for position, event in sorted(enumerate(events), key=lambda item: _turn(item[1], rounds)):
-        effect = _effect(event, position, seed, len(parts), classes, plan)
+        effect = _effect(event, position, seed, len(parts), classes, plan, drawers)
         plan = DriftPlan(rounds, labels, owners, trains, (*plan._effects, effect))
     return plan
 
@@ -162,11 +170,11 @@ def _turn(event: DriftEvent, rounds: int) -> tuple[bool, int]:
 
 
 def _effect(
-    event: DriftEvent, position: int, seed: int, sites: int, classes: Sequence[str], plan: DriftPlan
+    event: DriftEvent, position: int, seed: int, sites: int, classes: Sequence[str], plan: DriftPlan, drawers: Index
 ) -> _Effect:
     """Draw one event; `plan` holds those before it."""
     where = f"drift event {position + 1} ({event.kind})"
-    lots = generator(seed, f"drift {position} samples").random(len(plan.labels))
+    lots = generator(seed, f"drift {position} samples").random(len(plan.labels))[drawers]
     drawn = generator(seed, f"drift {position}").permutation(sites)
     affected = np.zeros(sites, np.bool_)
     vanishing = np.zeros((sites, len(classes)), np.bool_)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from client.data.label_draws import class_holders, dirichlet_cuts, label_groups
+from client.data.whole_groups import deal_whole_groups
 from common.config import PartitionSettings, SettingsError
 from common.randomness import generator
 
 Index = NDArray[np.int64]
-
-# With few classes and strong skew no draw ever serves every site, so there is little point in many.
-_TRIES = 200
 
 
 def partition(
@@ -32,7 +31,8 @@ def partition(
     ----------
     labels : int64[n]
     groups : str[n] or None
-        Needed by the scheme `group`.
+        What stays together, such as the patient: whatever the scheme, a group is at one site. The scheme `group`
+        needs them.
     sites
         Number of shares.
     settings
@@ -51,24 +51,22 @@ def partition(
             f"({sites * settings.min_size} needed): use fewer sites or a smaller min_size"
         )
     rng = generator(seed, "partition")
-    owner = _owners(labels, groups, sites, settings, rng)
+    if groups is not None:
+        owner = deal_whole_groups(labels, groups, sites, settings, rng)
+    else:
+        owner = _owners(labels, sites, settings, rng)
     shares = [np.flatnonzero(owner == site) for site in range(sites)]
     smallest = min(range(sites), key=lambda site: len(shares[site]))
     if len(shares[smallest]) < settings.min_size:
         raise SettingsError(
             f"partition.scheme = {settings.scheme!r} leaves site {smallest} with {len(shares[smallest])} samples, "
             f"fewer than partition.min_size = {settings.min_size}: use fewer sites or a smaller min_size"
+            + (" (groups are not divided)" if groups is not None else "")
         )
     return shares
 
 
-def _owners(
-    labels: NDArray[np.int64],
-    groups: NDArray[np.str_] | None,
-    sites: int,
-    settings: PartitionSettings,
-    rng: np.random.Generator,
-) -> Index:
+def _owners(labels: NDArray[np.int64], sites: int, settings: PartitionSettings, rng: np.random.Generator) -> Index:
     """Return int64[n]: the site that gets each sample, or -1."""
     by_class = [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
     match settings.scheme:
@@ -82,7 +80,7 @@ def _owners(
         case "iid":
             return _deal_cyclically(len(labels), by_class, np.arange(sites))
         case "group":
-            return _deal_groups(groups, sites, rng)
+            raise SettingsError("partition.scheme = 'group' needs data with groups (a `group` column or array)")
 
 
 def _dirichlet_counts(sizes: Sequence[int], sites: int, settings: PartitionSettings, rng: np.random.Generator) -> Index:
@@ -90,11 +88,9 @@ def _dirichlet_counts(sizes: Sequence[int], sites: int, settings: PartitionSetti
 
     Redrawn until every site has `min_size`. If no draw gives that, the one that misses fewest samples is repaired.
     """
-    ends = np.array(sizes, np.int64)[:, np.newaxis]
     best, fewest = np.zeros((len(sizes), sites), np.int64), sites * settings.min_size + 1
-    for _ in range(_TRIES):
-        shares = rng.dirichlet(np.full(sites, settings.alpha), size=len(sizes))
-        cuts = (np.cumsum(shares, axis=1)[:, :-1] * ends).astype(np.int64)
+    ends = np.array(sizes, np.int64)[:, np.newaxis]
+    for cuts in dirichlet_cuts(sizes, sites, settings.alpha, rng):
         counts = np.diff(cuts, axis=1, prepend=0, append=ends)
         missing = int(np.maximum(settings.min_size - counts.sum(axis=0), 0).sum())
         if missing < fewest:
@@ -129,16 +125,7 @@ def _deal_counts(total: int, by_class: Sequence[Index], counts: Index) -> Index:
 
 def _deal_classes(total: int, by_class: Sequence[Index], sites: int, per_site: int, rng: np.random.Generator) -> Index:
     """Let each site draw `per_site` classes; a class's samples are divided evenly among the sites that drew it."""
-    if per_site > len(by_class):
-        raise SettingsError(
-            f"partition.classes_per_site = {per_site} is more than the {len(by_class)} classes in the data"
-        )
-    holders: list[list[int]] = [[] for _ in by_class]
-    for site in range(sites):
-        # At random among the classes with fewest holders: no class is forgotten while another is held twice as often.
-        order = sorted(rng.permutation(len(by_class)).tolist(), key=lambda drawn: len(holders[drawn]))
-        for drawn in order[:per_site]:
-            holders[drawn].append(site)
+    holders = class_holders(len(by_class), sites, per_site, rng)
     owner = np.full(total, -1, np.int64)
     for rows, owners in zip(by_class, holders, strict=True):
         if owners:
@@ -148,14 +135,9 @@ def _deal_classes(total: int, by_class: Sequence[Index], sites: int, per_site: i
 
 def _deal_disjoint(total: int, by_class: Sequence[Index], sites: int, groups: int, rng: np.random.Generator) -> Index:
     """Divide the classes into `groups`, the sites too, and each group's samples evenly among its sites."""
-    if groups > min(len(by_class), sites):
-        raise SettingsError(
-            f"partition.groups = {groups} is more than the {len(by_class)} classes in the data or the {sites} sites"
-        )
     owner = np.full(total, -1, np.int64)
-    for group, drawn in enumerate(np.array_split(rng.permutation(len(by_class)), groups)):
-        dealt = _deal_cyclically(total, [by_class[label] for label in drawn], np.arange(group, sites, groups))
-        owner = np.maximum(owner, dealt)
+    for drawn, owners in label_groups(len(by_class), sites, groups, rng):
+        owner = np.maximum(owner, _deal_cyclically(total, [by_class[label] for label in drawn], owners))
     return owner
 
 
@@ -165,19 +147,3 @@ def _deal_cyclically(total: int, by_class: Sequence[Index], sites: Index) -> Ind
     rows = np.concatenate(by_class)
     owner[rows] = sites[np.arange(len(rows)) % len(sites)]
     return owner
-
-
-def _deal_groups(groups: NDArray[np.str_] | None, sites: int, rng: np.random.Generator) -> Index:
-    """Deal whole groups, largest first, each to the site that has least."""
-    if groups is None:
-        raise SettingsError("partition.scheme = 'group' needs data with groups (a `group` column or array)")
-    names, members, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    if len(names) < sites:
-        raise SettingsError(f"partition.scheme = 'group': {len(names)} groups are too few for {sites} sites")
-    order = rng.permutation(len(names))
-    site_of_group = np.zeros(len(names), np.int64)
-    held = np.zeros(sites, np.int64)
-    for group in order[np.argsort(-sizes[order], kind="stable")]:
-        site_of_group[group] = np.argmin(held)
-        held[np.argmin(held)] += sizes[group]
-    return site_of_group[members]

@@ -270,6 +270,7 @@ def _plan(deal: _Deal, scenario: tuple[DriftEvent, ...], rounds: int) -> DriftPl
         labels=samples.labels,
         classes=agreed_classes(deal.data),
         parts=[_part(deal, index) for index in range(deal.count)],
+        groups=samples.groups,
     )
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 
 from server.clustering.angles import principal_angles, subspace_distance
 from server.clustering.cosine import bipartition, cosine_distance, cosine_similarity, gram
+from server.clustering.difference import GroupDifference, group_differences
 from server.clustering.directions import decomposed_cosines, k_means, leading_coordinates, matched
 from server.clustering.distances import overlap_distance
 from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.linkage import Linkage, MergeTree, agglomerate, merge_tree
 from server.clustering.norms import norm_distance
+from server.clustering.rand_index import adjusted_rand_index
 from server.clustering.scaling import SiteMap, site_map
 from server.clustering.select_k import KSelection, agglomerate_auto, select_k
 from server.clustering.silhouette import mean_silhouette, silhouettes_of_cuts, site_silhouettes
 from server.clustering.stability import Stability, redraw
 
 __all__ = [
+    "GroupDifference",
     "KSelection",
     "Linkage",
     "MergeTree",
     "SiteMap",
     "Stability",
+    "adjusted_rand_index",
     "agglomerate",
     "agglomerate_auto",
     "bipartition",
@@ -28,6 +32,7 @@ __all__ = [
     "cosine_similarity",
     "decomposed_cosines",
     "gram",
+    "group_differences",
     "k_means",
     "leading_coordinates",
     "matched",

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from common.collaboration import Collaboration
 from common.config import TrainSettings
-from common.randomness import generator
 from common.state import State
 from server.collaboration.integration import Anchors, Matrix, gather, integrate, with_constant
 from server.collaboration.training import Hidden, Job, scores, train_networks
@@ -18,7 +17,6 @@ from server.collaboration.training import Hidden, Job, scores, train_networks
 # The paper's candidates, of which validation chooses.
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 HIDDEN: tuple[Hidden, ...] = ((64, 32), (32, 16))
-VALIDATION_SHARE = 0.2
 
 Labels = NDArray[np.int64]
 Members = tuple[int, ...]
@@ -118,9 +116,7 @@ class _Problem:
         self._names, self._sites = names, sites
         self._settings, self._classes, self._seed = settings, classes, seed
         self.anchors: Anchors = gather([site.anchors for site in sites])
-        self._held_out = [
-            _held_out(site.labels, generator(seed, "validation", name)) for name, site in zip(names, sites, strict=True)
-        ]
+        self._held_out = [site.validates.astype(np.bool_) for site in sites]
         # As many as a row had columns, where sites drop one, and the constant.
         self._most_columns = max(site.rows.shape[1] for site in sites) + 2
         self._mappings: dict[Members, list[Matrix]] = {}
@@ -188,13 +184,3 @@ def _hits(state: State, rows: NDArray[np.float32], labels: Labels) -> int:
     with np.errstate(over="ignore", invalid="ignore"):
         found = scores(state, rows)
     return int(((found.argmax(axis=1) == labels) & np.isfinite(found).all(axis=1)).sum())
-
-
-def _held_out(labels: Labels, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A share of every class, rounded by lot so that small classes have their say too; never the last row of one."""
-    chosen = np.zeros(len(labels), np.bool_)
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        count = min(int(len(members) * VALIDATION_SHARE + rng.random()), len(members) - 1)
-        chosen[members[:count]] = True
-    return chosen

@@ -21,8 +21,9 @@ from pydantic import BaseModel, ValidationError
 from server.history import run_directory
 from server.history.events import Event, GroupsFormed, RoundFinished, RunResumed, RunStarted, SitesPersonalised
 
-# Models and distance matrices have files of their own: they are not written, and so they are when they are read.
-_ELSEWHERE: dict[str, Callable[[], Any]] = {"models": dict, "distance": lambda: None}
+# Models, distance and confusion matrices have files of their own: they are not written, and so they are when they are
+# read.
+_ELSEWHERE: dict[str, Callable[[], Any]] = {"models": dict, "confusions": dict, "distance": lambda: None}
 # Stages of a round that come after its checkpoint.
 _AFTER = ("evaluate", "personalise", "keep")
 # JSON has neither; NaN is null.

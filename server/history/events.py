@@ -14,6 +14,7 @@ from common.config import Config
 from common.metrics import Metrics, site_spread
 from common.site_card import SiteCard
 from common.state import State
+from server.clustering import GroupDifference
 from server.migration import Evidence
 
 Stage = Literal["enrol", "train", "group", "confirm", "evaluate", "personalise", "solve", "keep"]
@@ -106,6 +107,13 @@ class GroupsFormed:
     k_scores: dict[int, float] | None
     k_window: tuple[int, ...] | None
     cv: float | None
+
+
+@dataclass(frozen=True)
+class GroupsCompared:
+    """What kind of difference is between the groups that were formed, pair by pair."""
+
+    pairs: tuple[GroupDifference, ...]
 
 
 @dataclass(frozen=True)
@@ -226,6 +234,8 @@ class RoundFinished:
 
     The training of the next round may have begun by then. `shared`: of the models that sites share, where each is
     tested with one of its own. `held`: of what each site held right after its last training, if that was asked for.
+    `confusions` holds for each site the cells of its confusion
+    matrix that are not empty, int64[m, 3]: true class, predicted class, samples.
     """
 
     round_number: int
@@ -239,6 +249,7 @@ class RoundFinished:
     models: dict[int, State]
     shared: Beside | None = None
     held: Beside | None = None
+    confusions: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -282,6 +293,7 @@ Event = (
     | SiteEnrolled
     | SiteRenewed
     | GroupsFormed
+    | GroupsCompared
     | Solving
     | Solved
     | SitePlaced

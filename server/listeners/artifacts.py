@@ -1,4 +1,4 @@
-"""`run.json`, `clusters.json`, `distances.npy` and the groups' models."""
+"""`run.json`, `clusters.json`, `distances.npy`, `confusions.json` and the groups' models."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ class Artifacts:
                 self._models, self._round = event.models, event.round_number
                 # Where each site is tested with a model of its own, the figures are not those of the groups' models.
                 self._tested = (event.round_number, event.groups if event.shared is None else {})
+                self._write_confusions(event)
             case RoundTrained(labels=labels):
                 self._models, self._round = event.models, event.round_number
                 if labels != self._labels:
@@ -148,6 +149,12 @@ class Artifacts:
         np.save(temporary, self._distance, allow_pickle=False)
         temporary.replace(path)
         self._distance = None
+
+    def _write_confusions(self, event: RoundFinished) -> None:
+        """Write who was taken for what, in the last round that was tested: the log would grow by it in every round."""
+        sites = {name: cells.tolist() for name, cells in event.confusions.items()}
+        text = json.dumps({"round": event.round_number, "sites": sites}, separators=(",", ":"))
+        run_directory.write_text(self._directory / run_directory.CONFUSIONS, text + "\n")
 
     def _write_clusters(self) -> None:
         sites = {

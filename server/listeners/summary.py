@@ -71,7 +71,11 @@ class Summary:
                     "mean_site_accuracy": finite(event.mean_site_accuracy),
                     "worst_tenth_accuracy": finite(event.worst_tenth_accuracy),
                     "sites": {
-                        name: {"kept": event.kept[name], "accuracy": finite(metrics.accuracy)}
+                        name: {
+                            "kept": event.kept[name],
+                            "accuracy": finite(metrics.accuracy),
+                            "samples": metrics.count,
+                        }
                         for name, metrics in event.sites.items()
                     },
                 }

@@ -18,6 +18,7 @@ from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
 from common.metrics import Metrics
 from common.site_card import SiteCard
+from server.clustering import GroupDifference, adjusted_rand_index
 from server.clustering.distances import checked_distance
 from server.history import run_directory
 from server.history.event_log import EventLog, Logged, read_events
@@ -26,6 +27,7 @@ from server.history.events import (
     Event,
     GroupKept,
     GroupRetired,
+    GroupsCompared,
     GroupsFormed,
     MemoryLost,
     ModelKept,
@@ -45,6 +47,7 @@ from server.history.events import (
 )
 from server.history.ledger import Ruling, rulings
 from server.methods import METHODS, Method
+from server.report.confusions import Confusion, UnusableConfusions, read_confusions
 
 Name = TypeVar("Name")
 
@@ -91,6 +94,7 @@ class RunRecord:
     cards: dict[str, SiteCard] = field(default_factory=dict)
     grouping: Grouping | None = None
     distance: NDArray[np.float64] | None = None
+    differences: tuple[GroupDifference, ...] = ()  # of every two groups as they were formed
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
     rounds: list[RoundFinished] = field(default_factory=list)  # those that were tested
     trained: int = 0  # rounds
@@ -103,6 +107,7 @@ class RunRecord:
     traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)  # site → stage
     seconds: dict[str, float] = field(default_factory=dict)  # by stage
     kept: set[str] = field(default_factory=set)  # sites that have their final model on their own disk
+    confusions: dict[str, Confusion] = field(default_factory=dict)  # by site, of the last round that was tested
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -172,6 +177,17 @@ class RunRecord:
         return tuple(map(str, named)) if len(named) == width else tuple(f"class {index}" for index in range(width))
 
     @property
+    def agreement(self) -> float | None:
+        """Adjusted Rand index of the groups with the truth, where a simulated world has one."""
+        truth, labels = self.about.get("truth"), self.labels
+        if not isinstance(truth, Mapping):
+            return None
+        sites = sorted(site for site in labels if isinstance(truth.get(site), int | str))
+        if len(sites) < 2:
+            return None
+        return adjusted_rand_index([labels[site] for site in sites], [str(truth[site]) for site in sites])
+
+    @property
     def moves(self) -> list[Ruling]:
         """The rulings that changed a site's group."""
         return [ruling for ruling in self.rulings if not ruling.stays]
@@ -211,6 +227,7 @@ def read_run(directory: Path) -> RunRecord:
     if not log.entries:
         record.notes.append("Nothing has happened yet in this run.")
     _read_distances(record, directory)
+    _read_confusions(record, directory)
     return record
 
 
@@ -253,6 +270,8 @@ def _take(record: RunRecord, event: Event) -> None:
             record.cards[card.name] = card
         case GroupsFormed(sites, labels):
             record.grouping = Grouping(sites, np.array(labels, np.int64), event.k_window or (), event.cv)
+        case GroupsCompared(pairs):
+            record.differences = pairs
         case SitePlaced(number, site, group, confidence):
             record.placed[site] = (number, group, confidence)
         case ReplyAccepted():
@@ -320,3 +339,12 @@ def _read_distances(record: RunRecord, directory: Path) -> None:
         record.notes.append(f"{run_directory.DISTANCES} cannot be used: {error}.")
     else:
         record.distance = matrix
+
+
+def _read_confusions(record: RunRecord, directory: Path) -> None:
+    if record.last is None:
+        return
+    try:
+        record.confusions = read_confusions(directory, record.last.round_number, len(record.classes))
+    except UnusableConfusions as error:
+        record.notes.append(f"{run_directory.CONFUSIONS} cannot be used: {error}.")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from html import escape
 
 import numpy as np
@@ -13,38 +11,25 @@ import numpy as np
 from common.config import flatten
 from common.readable import megabytes, percent
 from server.history.events import SitesPersonalised
+from server.report.class_section import class_section
+from server.report.comparison_section import comparison_section
 from server.report.course_figures import STAGES, cost_figures, evidence_words, moves_figure
-from server.report.figure import Figure
+from server.report.difference_words import DIFFERENCE_COLUMNS, difference_rows, difference_words
 from server.report.grouping_figures import grouping_figures
-from server.report.markup import figure, group_chip, paragraph, table, tiles
+from server.report.markup import group_chip, paragraph, table, tiles
 from server.report.palette import group_colour, group_symbol
 from server.report.record import Incident, RunRecord, accuracies, figures_of
+from server.report.section import MOST_ROWS, Section
 from server.report.study import Study, study
-from server.report.training_figures import baseline, training_figures
-from server.report.words import choice_of_k, count, doubtful, names, sentences, verdict, worse_sites
+from server.report.training_figures import training_figures
+from server.report.wording import count, names
+from server.report.words import choice_of_k, doubtful, sentences, verdict
 
-_MOST_ROWS = 500
 _KEPT = {
     "group": "their group's model",
     "finetuned": "their group's model trained further",
     "local": "one trained on their own data alone",
 }
-
-
-@dataclass
-class Section:
-    """One part of the page: its id, its heading, its HTML and the figures in it."""
-
-    name: str
-    title: str
-    body: str = ""
-    figures: list[Figure] = field(default_factory=list)
-
-    def show(self, *figures: Figure) -> None:
-        """Add figures after what is there."""
-        for one in figures:
-            self.figures.append(one)
-            self.body += figure(one)
 
 
 def sections(records: Sequence[RunRecord]) -> list[Section]:
@@ -53,10 +38,13 @@ def sections(records: Sequence[RunRecord]) -> list[Section]:
     looked = study(record)
     chosen = [_summary(record, looked, others)]
     if others:
-        chosen.append(_comparison(record, others))
+        chosen.append(comparison_section(record, others))
     chosen.append(_groups(record, looked))
     if record.planned_rounds:
-        chosen += [_training(record, looked, others), _moves(record)]
+        chosen.append(_training(record, looked, others))
+        if record.confusions:
+            chosen.append(class_section(record))
+        chosen.append(_moves(record))
     chosen += [_costs(record), _incidents(record), _settings(record)]
     return chosen
 
@@ -82,52 +70,6 @@ def _summary(record: RunRecord, looked: Study | None, others: Sequence[RunRecord
     return section
 
 
-def _comparison(record: RunRecord, others: Sequence[RunRecord]) -> Section:
-    section = Section("comparison", "Beside other runs")
-    different = [other for other in others if _task(other) != _task(record)]
-    if different:
-        section.body += paragraph(
-            f"Read with care: {names([other.name for other in different])} ran with other data settings or another "
-            "seed, so the same site name need not mean the same images.",
-            "note",
-        )
-    rows = [(run.name, run.title, len(run.groups), *_row(run)) for run in (record, *others)]
-    section.body += paragraph(
-        "Each run after its last round, on the same test images; this page is about the bold one."
-    )
-    columns = (
-        "run", "method", "groups", "round", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth",
-    )  # fmt: skip
-    shares = ("accuracy", "macro-F1", "mean of sites", "worst tenth")
-    section.body += table(columns, rows, caption="Runs side by side", percent=shares, highlight=0)
-    fedavg = baseline(others)
-    if fedavg is not None and record.last is not None and record.method != "fedavg":
-        assert fedavg.last is not None
-        worse = worse_sites(record, fedavg)
-        section.body += "<h3>Sites that do worse than under FedAvg</h3>"
-        if not worse:
-            section.body += paragraph("None: every site that both runs tested does at least as well in its group.")
-        else:
-            mine, beside = accuracies(record.last.sites), accuracies(fedavg.last.sites)
-            labels, tested = record.labels, record.last.sites
-            section.body += table(
-                ("site", "group", "here", "under FedAvg", "difference", "test samples"),
-                [(s, labels.get(s), mine[s], beside[s], mine[s] - beside[s], tested[s].count) for s in worse],
-                caption="Sites that do worse than under FedAvg",
-                percent=("here", "under FedAvg", "difference"),
-            )
-    return section
-
-
-def _task(record: RunRecord) -> str:
-    """What two runs must have in common for their sites to be the same."""
-    return json.dumps([record.seed, *(record.config.get(key) for key in ("data", "partition", "sites", "drift"))])
-
-
-def _row(run: RunRecord) -> tuple[int | float | None, ...]:
-    return (None,) * 6 if run.last is None else (run.last.round_number, *figures_of(run.last))
-
-
 def _groups(record: RunRecord, looked: Study | None) -> Section:
     section = Section("groups-section", "Groups")
     if record.grouping is None:
@@ -138,7 +80,7 @@ def _groups(record: RunRecord, looked: Study | None) -> Section:
         section.body += (
             f'<div class="verdict {judged.answer}"><p><b>Are groups worth it?</b> {escape(judged.words)}</p>'
             f"<p><b>How many?</b> {escape(choice_of_k(record, looked))}</p>"
-            f"<p><b>Doubtful sites?</b> {escape(doubtful(record, looked))}</p></div>"
+            f"<p><b>Doubtful sites?</b> {escape(doubtful(record, looked))}</p>{_kind_of_difference(record)}</div>"
         )
     elif record.distance is None:
         section.body += paragraph(
@@ -149,10 +91,41 @@ def _groups(record: RunRecord, looked: Study | None) -> Section:
         threshold, widths = record.solved
         layers = " and ".join(map(str, widths))
         section.body += paragraph(f"Validation chose the threshold {threshold:g} and layers of {layers} units.")
+    if record.agreement is not None:
+        section.body += paragraph(
+            f"This world has a truth: the groups agree with the kinds of sites to {record.agreement:.2f} (adjusted "
+            "Rand index; 1: the same, 0: chance)."
+        )
     section.body += _members(record)
+    if record.differences:
+        section.body += _differences(record)
     section.show(*grouping_figures(record, looked))
     section.body += _sites_table(record, looked)
     return section
+
+
+def _kind_of_difference(record: RunRecord) -> str:
+    if not record.differences:
+        return ""
+    return f"<p><b>What differs between the groups?</b> {escape(difference_words(record.differences))}</p>"
+
+
+def _differences(record: RunRecord) -> str:
+    """Every two groups: how far their class shares differ, and samples of a class, each beside chance."""
+    return (
+        "<h3>What differs between the groups</h3>"
+        + paragraph(
+            "Shares: the part of the samples that would have to be of another class. Same class: how far the means of "
+            "a class lie apart in two groups, in parts of the distance between different classes. Beside each what "
+            "groups of this size would show by chance if they did not differ."
+        )
+        + table(
+            DIFFERENCE_COLUMNS,
+            difference_rows(record.differences)[:MOST_ROWS],
+            caption="What differs between the groups",
+            percent=DIFFERENCE_COLUMNS[1:5],
+        )
+    )
 
 
 def _members(record: RunRecord) -> str:
@@ -198,8 +171,8 @@ def _sites_table(record: RunRecord, looked: Study | None) -> str:
     sites = [site for site in sorted(record.cards) if site in labels]
     if not sites:
         return ""
-    rows = [tuple(value(site) for _, value in columns) for site in sites[:_MOST_ROWS]]
-    more = paragraph(f"{len(sites) - _MOST_ROWS} more sites are in the CSV files.") if len(sites) > _MOST_ROWS else ""
+    rows = [tuple(value(site) for _, value in columns) for site in sites[:MOST_ROWS]]
+    more = paragraph(f"{len(sites) - MOST_ROWS} more sites are in the CSV files.") if len(sites) > MOST_ROWS else ""
     reading = paragraph(
         "Columns can be sorted. Silhouette: 1 fits its group perfectly, below 0 it lies nearer to another. Own and "
         "next group: how often the site ends up with the members of its group, and of the next one, when sites are "
@@ -269,7 +242,7 @@ def _moves(record: RunRecord) -> Section:
         rows = [
             (one.site, one.round_number, one.origin, "stays" if one.origin == one.target else
              f"{one.target}{' (new)' if one.founded else ''}", evidence_words(one.evidence))
-            for one in record.rulings[:_MOST_ROWS]
+            for one in record.rulings[:MOST_ROWS]
         ]  # fmt: skip
         section.body += "<h3>The evidence</h3>"
         section.body += table(
@@ -334,11 +307,11 @@ def _incidents(record: RunRecord) -> Section:
         for (who, stage, reason), entries in grouped.items()
     ]
     told = f"{count(len(record.incidents), 'incident')}; the same one in several rounds is one row."
-    if len(rows) > _MOST_ROWS:
-        told += f" Only the first {_MOST_ROWS} rows are shown; events.jsonl has them all."
+    if len(rows) > MOST_ROWS:
+        told += f" Only the first {MOST_ROWS} rows are shown; events.jsonl has them all."
     section.body = paragraph(told)
     section.body += table(
-        ("who", "stage", "rounds", "times", "why"), rows[:_MOST_ROWS], caption="Incidents", wide=("why",)
+        ("who", "stage", "rounds", "times", "why"), rows[:MOST_ROWS], caption="Incidents", wide=("why",)
     )
     return section
 

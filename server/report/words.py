@@ -10,11 +10,12 @@ from typing import Literal
 import numpy as np
 
 from common.readable import duration, megabytes, percent
+from server.report.beside_local import joining_words, local_run
 from server.report.record import RunRecord, accuracies
 from server.report.study import LEFT_OUT, NO_STRUCTURE, Study, reading
 from server.report.training_figures import baseline, naming_accuracy
+from server.report.wording import count, names
 
-_NAMED = 8
 _SURE, _UNSURE = 0.9, 0.75
 # Accuracies that differ by fewer standard errors than this cannot be told apart.
 _STANDARD_ERRORS = 2.0
@@ -29,8 +30,10 @@ class Verdict:
 
 
 def sentences(record: RunRecord, study: Study | None, others: Sequence[RunRecord]) -> list[str]:
-    """Three sentences: what was run, what came out, how sure that is."""
-    return [_what_was_run(record), _what_came_out(record, others), _how_sure(record, study)]
+    """What was run, what came out, whether joining pays if a Local run can tell, and how sure the grouping is."""
+    local = local_run(record, others)
+    pays = [joining_words(record, local)] if local is not None and record.last is not None else []
+    return [_what_was_run(record), _what_came_out(record, others), *pays, _how_sure(record, study)]
 
 
 def _what_was_run(record: RunRecord) -> str:
@@ -211,15 +214,3 @@ def doubtful(record: RunRecord, study: Study) -> str:
     assert record.grouping is not None
     hard = [record.grouping.sites[i] for i in np.flatnonzero(study.hard)]
     return f"Hard to place: {names(hard)}." if hard else "No site is hard to place."
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """A number and its noun."""
-    plural = many or (f"{one}es" if one.endswith("s") else f"{one}s")
-    return f"{number:,} {one if number == 1 else plural}"
-
-
-def names(sites: Sequence[str]) -> str:
-    """The first few of many names."""
-    shown = ", ".join(sites[:_NAMED])
-    return f"{shown} and {len(sites) - _NAMED} more" if len(sites) > _NAMED else shown

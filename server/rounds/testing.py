@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from common.metrics import EvaluationStatistics, Metrics, pool, site_spread, summarise
 from common.state import State
 from server.history.events import Beside, RoundFinished
@@ -38,6 +41,7 @@ class RoundResult:
     _losses: dict[int, list[float]] = field(default_factory=dict)
     _sites: dict[str, Metrics] = field(default_factory=dict)
     _shared: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _confusions: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def add(self, site: str, statistics: EvaluationStatistics, shared: int | None = None) -> None:
         """Take in a site's test, and how many the shared model named right. The order of arrival leaves no trace."""
@@ -47,6 +51,9 @@ class RoundResult:
         self._sites[site] = summarise(statistics)
         if shared is not None:
             self._shared[site] = shared, int(statistics.confusion.sum())
+        # Most cells are empty where there are many classes.
+        cells = np.nonzero(statistics.confusion)
+        self._confusions[site] = np.column_stack([*cells, statistics.confusion[cells]])
         # Counts add up exactly in any order; the float losses are kept apart for an exact sum.
         self._losses.setdefault(group, []).append(statistics.loss_sum)
         counts = replace(statistics, loss_sum=0.0)
@@ -68,6 +75,7 @@ class RoundResult:
             models=self.models,
             shared=_beside(self._shared),
             held=_beside(self.held),
+            confusions={name: self._confusions[name] for name in sorted(self._confusions)},
         )
 
     def state(self) -> dict[str, object]:

@@ -122,6 +122,10 @@ class TestSuite:
             assert sum(cell.paper is not None for cell in planned) == 10 * len(suite.seeds)
 
 
+# Of each site's test part: a has few, so that it can hardly tell whether it is better off alone.
+SAMPLES = {"a": 10, "c": 40}
+
+
 def finished_run(cell: Cell, accuracy: list[float], sites: dict[str, list[float]], **summary: object) -> None:
     """The directory of a finished run, as far as tables read it."""
     folder = Path(cell.config.out)
@@ -135,7 +139,8 @@ def finished_run(cell: Cell, accuracy: list[float], sites: dict[str, list[float]
             overall = {"round": number, "scope": "overall", "accuracy": value, "macro_f1": value / 2, "auc": ""}
             table.writerow(overall | {"mean_site_accuracy": value, "worst_tenth_accuracy": value / 4})
             for name, values in sites.items():
-                table.writerow({"round": number, "scope": "site", "name": name, "accuracy": values[number - 1]})
+                tested = {"accuracy": values[number - 1], "samples": SAMPLES.get(name, 10)}
+                table.writerow({"round": number, "scope": "site", "name": name} | tested)
     (folder / "summary.json").write_text(json.dumps({"k": 2, **summary}))
     reply = {"time": 1, "event": "ReplyAccepted", "stage": "train", "round_number": 1, "seconds": 0}
     events = [
@@ -189,10 +194,13 @@ class TestResults:
         fmcl, fedavg, local = rows(outcomes, "FMCL")
         # Local has finished seed 3 alone: there a and c do better than in FMCL.
         assert fmcl.better_alone == 2
+        # 5 and 9 of 10 may be chance, 8 and 36 of 40 are not.
+        assert fmcl.worse_off == 1
         # Under FedAvg a and c do better in seed 3, c alone in seed 4.
         assert fmcl.better_common == 1.5
         assert fedavg.better_common is None
         assert local.better_alone is None
+        assert local.worse_off is None
         assert local.better_common == 0
 
     def test_the_paired_test_is_over_sites_and_seeds(self, outcomes: list[Outcome]) -> None:
@@ -249,6 +257,9 @@ class TestTables:
         assert "<td>20.0 ± 14.1</td>" in (out / "table.html").read_text()
         assert (out / "curves-digits.png").read_bytes().startswith(b"\x89PNG")
         assert "FedAvg" in (out / "curves-digits.svg").read_text()
+        assert "[the runs of seed 3 side by side: does joining pay, and for which site](runs-digits.html)" in text
+        beside = (out / "runs-digits.html").read_text()
+        assert 0 < beside.index(">FMCL<") < beside.index(">Local<")
         lines = list(csv.DictReader((out / "results.csv").open()))
         assert len(lines) == 5
         assert (lines[0]["label"], lines[0]["seed"], lines[0]["best_round"]) == ("FMCL", "3", "2")

@@ -57,6 +57,7 @@ def test_it_groups_and_says_whether_that_is_worth_it(
         "Are groups worth it?",
         "How many?",
         "Doubtful sites?",
+        "What differs between the groups?",
         f"The page: {tmp_path / 'run' / 'report.html'}",
     ):
         assert words in told

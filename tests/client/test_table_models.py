@@ -334,9 +334,9 @@ def test_who_made_no_model_of_its_own_gets_the_groups(small_config: MakeConfig, 
 
 def test_the_wire_carries_whether_a_model_is_stored() -> None:
     from common import wire
-    from common.metrics import from_scores
+    from common.metrics import from_logits
 
-    statistics = from_scores(np.array([[0.5, 0.5]]), np.array([1]), np.array([0.7]))
+    statistics = from_logits(np.array([[0.5, 0.5]]), np.array([1]), np.array([0.7]))
     good = wire.Evaluation(statistics, 0.1, "local", stored=True)
     for stored in (True, False):
         content = wire.pack_evaluation(replace(good, stored=stored))

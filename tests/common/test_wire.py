@@ -19,7 +19,7 @@ from common import wire
 from common.config import Config
 from common.extras import Network
 from common.head_path import HeadPath
-from common.metrics import from_scores
+from common.metrics import from_logits
 from common.signature import Signature
 
 CLASSES = 4
@@ -59,7 +59,7 @@ def read_update(content: RecordDict) -> wire.Update:
 
 def evaluation() -> RecordDict:
     scores = np.full((6, CLASSES), 0.25)
-    statistics = from_scores(scores, np.array([0, 1, 2, 3, 0, 1]), np.ones(6))
+    statistics = from_logits(scores, np.array([0, 1, 2, 3, 0, 1]), np.ones(6))
     return wire.pack_evaluation(wire.Evaluation(statistics, 0.1))
 
 

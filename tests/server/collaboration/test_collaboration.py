@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from client.collaboration.anchors import gaussian_anchors, interpolated_anchors, mark, uniform_anchors
 from client.collaboration.outgoing import aggregated, blurred
 from client.collaboration.reduction import fit_private_map, random_rotation
+from client.collaboration.validation import held_out_groups, held_out_rows
 from common.collaboration import Collaboration, InvalidCollaboration
 from common.config import TrainSettings
 from common.models import build, set_state
@@ -343,7 +344,12 @@ def federation(kinds: list[list[int]], rows: int = 60, width: int = 6, seed: int
         data = rng.normal(size=(rows, width)) + 2.5 * np.eye(width)[labels]
         private = fit_private_map(data, width - 1, rng)
         sites[f"{number:03d}"] = Collaboration(
-            private(data).astype(np.float32), labels, private(anchors).astype(np.float32), DIGEST, private.ticket
+            private(data).astype(np.float32),
+            labels,
+            held_out_rows(labels, rng).astype(np.uint8),
+            private(anchors).astype(np.float32),
+            DIGEST,
+            private.ticket,
         )
     return sites
 
@@ -416,12 +422,40 @@ def test_the_held_out_share_is_a_fifth_of_every_class() -> None:
     labels = np.repeat([0, 1, 2, 3], [50, 100, 1, 2])
     small = 0
     for seed in range(50):
-        held = solving._held_out(labels, np.random.default_rng(seed))
+        held = held_out_rows(labels, np.random.default_rng(seed))
         assert 10 <= held[labels == 0].sum() <= 11
         assert 20 <= held[labels == 1].sum() <= 21
         assert held[labels == 2].sum() == 0
         small += int(held[labels == 3].sum())
     assert 10 <= small <= 30  # of 50 × 2 rows, by lot
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 60))
+def test_no_patient_is_learnt_from_and_validated_on(seed: int, patients: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    groups = rng.integers(0, patients, rows).astype(str)
+    labels = rng.integers(0, 3, rows)
+    held = held_out_groups(labels, groups, rng)
+    assert not set(groups[held]) & set(groups[~held])
+    assert not held.all()
+    assert held.any() == (len(set(groups)) > 1)
+
+
+def test_no_candidate_learns_from_rows_that_validate(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = federation([[0, 1], [0, 1]])
+    seen: list[int] = []
+    real = solving.train_networks
+
+    def counted(jobs: list[Job], *args: object, **kwargs: object) -> list:
+        seen.append(max(len(job.rows) for job in jobs))
+        return real(jobs, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(solving, "train_networks", counted)
+    solve(sites, {0.1: np.zeros(2, np.int64)}, SGD, classes=4, seed=0)
+    validate = sum(int(site.validates.sum()) for site in sites.values())
+    assert validate > 0
+    assert seen == [120 - validate, 120]
 
 
 @pytest.mark.parametrize(
@@ -438,12 +472,17 @@ def test_the_held_out_share_is_a_fifth_of_every_class() -> None:
         ({"anchors": np.ones((1, 2), np.float32)}, "too few"),
         ({"anchors": np.zeros((5, 2), np.float32)}, "all zero"),
         ({"mark": np.zeros(3, np.uint8)}, "32 bytes"),
+        ({"validates": np.zeros(3, np.uint8)}, "0 or 1 of each row"),
+        ({"validates": np.full(4, 2, np.uint8)}, "0 or 1 of each row"),
+        ({"validates": np.zeros(4, np.int64)}, "1-dimensional uint8"),
+        ({"validates": np.ones(4, np.uint8)}, "nothing to learn from"),
     ],
 )
 def test_collaborations_that_cannot_be_are_refused(change: dict[str, NDArray], words: str) -> None:
     good = {
         "rows": np.ones((4, 2), np.float32),
         "labels": np.zeros(4, np.int64),
+        "validates": np.array([0, 0, 1, 0], np.uint8),
         "anchors": np.ones((5, 2), np.float32),
         "mark": DIGEST,
         "ticket": DIGEST,

@@ -7,25 +7,29 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from flwr.app import Message
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from cli.deployment import authority
 from cli.main import main
 from client.answers.final import read_answer
+from client.collaboration import Collaborator
 from client.collaboration.anchors import gaussian_anchors, shared_secret
+from client.collaboration.validation import held_out_rows
 from client.collaboration.vault import Vault
 from client.data import load_site
 from client.identity import Identity
 from common import wire
 from common.collaboration import Answer, Collaboration
 from common.config import Config, SettingsError, parse
-from common.randomness import derive_seed
+from common.randomness import derive_seed, generator
 from server.collaboration.one_round import answer_message
 from server.collaboration.training import scores
 from server.history.events import (
@@ -694,3 +698,54 @@ def test_answers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_simulated_secrets_differ_between_sites() -> None:
     assert derive_seed(0, "private map", "000") != derive_seed(0, "private map", "001")
     assert Collaboration.kind == "collaboration"
+
+
+# --- which rows validate ---------------------------------------------------------------------------------------
+
+
+def patients_of(tmp_path: Path, **changes: object) -> tuple[Collaborator, NDArray[np.int64], NDArray[np.str_]]:
+    """A site whose training rows are of nine patients: the site, its labels and patients."""
+    config = wine_config(tmp_path, sites=2, partition__scheme="iid", **changes)
+    identity = Identity("000", None, (0, 2), None)
+    site = load_site(identity, config.for_site())
+    groups = np.array([f"patient {row % 9}" for row in range(len(site.samples))])
+    site = replace(site, samples=replace(site.samples, groups=groups))
+    return Collaborator(identity, config.for_site(), site, None), site.train_labels, groups[site.train]
+
+
+def test_a_site_marks_whole_patients_for_validation(tmp_path: Path) -> None:
+    collaborator, labels, patients = patients_of(tmp_path)
+    offer = collaborator.offer()
+    held = offer.validates.astype(bool)
+    np.testing.assert_array_equal(offer.labels, labels)
+    assert 0.05 < held.mean() < 0.4
+    assert not set(patients[held]) & set(patients[~held])
+    again = collaborator.offer()
+    np.testing.assert_array_equal(again.validates, offer.validates)
+
+
+def test_no_average_is_over_rows_that_validate_and_rows_that_do_not(tmp_path: Path) -> None:
+    collaborator, labels, _ = patients_of(tmp_path)
+    held = collaborator.offer().validates.astype(bool)
+    averaged = patients_of(tmp_path, collaboration__aggregate=3)[0].offer()
+    for part, bit in ((~held, 0), (held, 1)):
+        expected = np.bincount(labels[part], minlength=3) // 3
+        np.testing.assert_array_equal(np.bincount(averaged.labels[averaged.validates == bit], minlength=3), expected)
+
+
+def test_where_too_few_rows_are_left_to_average_none_validates(tmp_path: Path) -> None:
+    collaborator, labels, _ = patients_of(tmp_path)
+    held = collaborator.offer().validates.astype(bool)
+    size = int(np.bincount(labels[~held]).max()) + 1
+    assert np.bincount(labels).max() >= size
+    averaged = patients_of(tmp_path, collaboration__aggregate=size)[0].offer()
+    assert len(averaged.rows) >= 1
+    assert not averaged.validates.any()
+
+
+def test_without_patients_a_fifth_of_the_rows_validates_by_the_runs_seed_and_the_sites_name(tmp_path: Path) -> None:
+    config = wine_config(tmp_path, sites=2, partition__scheme="iid")
+    identity = Identity("000", None, (0, 2), None)
+    offer = Collaborator(identity, config.for_site(), load_site(identity, config.for_site()), None).offer()
+    expected = held_out_rows(offer.labels, generator(config.seed, "validation", "000"))
+    np.testing.assert_array_equal(offer.validates, expected.astype(np.uint8))
