@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from client.data import SiteData
-from client.training import Objective, TrainingResult, plain, train
+from client.training import Objective, TrainingResult, measure, plain, train
 from common import wire
 from common.config import SiteSettings
 from common.methods import Agreement
@@ -62,9 +62,10 @@ class Visit:
 
     def fit(self, *, objective: Objective = plain, correct: Callable[[], None] | None = None) -> TrainingResult:
         """Train the network, as it is now, on the site's training samples as the settings say."""
-        return train(
+        inputs = self.site.train_inputs()
+        result = train(
             self.network,
-            self.site.train_inputs(),
+            inputs,
             self.site.train_labels,
             self.settings.train,
             round_number=self.round_number,
@@ -74,6 +75,9 @@ class Visit:
             objective=objective,
             correct=correct,
         )
+        # Of the site's own samples, whatever it was trained with: the mean over the sites is that of all samples.
+        measure(self.network, inputs)
+        return result
 
     def start(self) -> State:
         """The weights that the seed gives to every method and site."""

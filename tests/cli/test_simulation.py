@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "configs" / "demo.toml"
+CONFIG = ROOT / "configs" / "digits.toml"
 SETTINGS = {
     "sites": 5,
     "rounds": 2,
@@ -145,7 +145,7 @@ def superlink_cleanup(home: Path) -> Iterator[str]:
 @pytest.mark.federation
 def test_flwr_run_gives_the_same_summary(first: Path, home: Path, superlink_cleanup: str) -> None:
     out = home / "flwr-run"
-    # Flower knows nothing of configs/demo.toml: what that file sets beyond the defaults is said here.
+    # Flower knows nothing of configs/digits.toml: what that file sets beyond the defaults is said here.
     values = settings(out=str(out), train__batch_size=16)
     config = " ".join(
         f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in values.items()
