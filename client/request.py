@@ -143,9 +143,7 @@ class _Held:
         self._most, self._bytes = most, 0
         self._rows: OrderedDict[tuple[str, str, bytes], NDArray[np.float32]] = OrderedDict()
 
-    def get(
-        self, key: tuple[str, str, bytes], make: Callable[[], NDArray[np.float32]]
-    ) -> NDArray[np.float32]:
+    def get(self, key: tuple[str, str, bytes], make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
         """Return what the key stands for, made if it is not there; nobody writes into it."""
         if key in self._rows:
             self._rows.move_to_end(key)

@@ -42,9 +42,7 @@ def test_a_head_is_trained_as_torch_trains_it(name: str, more: dict[str, float],
     for objective in (plain, by_torch):
         model = build(name, classes=4, features=24, seed=1)
         set_prior(model, class_shares(np.bincount(labels, minlength=4)) if prior else None)
-        result = train(
-            model, inputs, labels, chosen, round_number=1, rounds=1, seed=3, device=CPU, objective=objective
-        )
+        result = train(model, inputs, labels, chosen, round_number=1, rounds=1, seed=3, device=CPU, objective=objective)
         results.append((result, {key: array.copy() for key, array in get_state(model).items()}))
     (ours, mine), (theirs, reference) = results
     assert (ours.steps, ours.samples) == (theirs.steps, theirs.samples)
