@@ -1,7 +1,7 @@
 """CPU seconds of a round with heads beside a plain PyTorch loop over the sites: `python -m benchmarks.heads`.
 
-FedAvg with a linear head on invented embeddings of 1,200 numbers, the same number of samples at every site, one process,
-one thread. Ours is `coterie simulate` with everything it does in a round: messages, screening, sums in any order, tests
+FedAvg with a linear head on invented embeddings of 1,200 numbers, as many samples at every site, one process, one
+thread. Ours is `coterie simulate` with everything it does in a round: messages, screening, sums in any order, tests
 with all their figures, the run directory. The plain loop has none of that: it trains, averages and counts hits.
 """
 

@@ -99,18 +99,17 @@ def _gradients(layers: Sequence[Layer], activations: Sequence[Floats], error: Fl
 
 def _step(layers: Sequence[Layer], gradients: list[Floats], descent: Descent, velocity: list[Floats]) -> None:
     parameters = [array for layer in layers for array in (layer.weight, layer.bias)]
-    if descent.weight_decay:
-        for gradient, parameter in zip(gradients, parameters, strict=True):
-            gradient += np.float32(descent.weight_decay) * parameter
-    if descent.momentum:
-        if velocity:
-            for one, gradient in zip(velocity, gradients, strict=True):
-                one *= np.float32(descent.momentum)
-                one += gradient
+    rate, momentum, decay = map(np.float32, (descent.rate, descent.momentum, descent.weight_decay))
+    if not velocity and momentum:
+        velocity += [np.zeros_like(parameter) for parameter in parameters]
+    for place, parameter in enumerate(parameters):
+        change = gradients[place]
+        if decay:
+            np.add(change, decay * parameter, out=change)
+        if momentum:
+            np.multiply(velocity[place], momentum, out=velocity[place])
+            np.add(velocity[place], change, out=velocity[place])
+            np.multiply(velocity[place], rate, out=change)
         else:
-            velocity += [gradient.copy() for gradient in gradients]
-        gradients = [one.copy() for one in velocity]
-    rate = np.float32(descent.rate)
-    for gradient, parameter in zip(gradients, parameters, strict=True):
-        gradient *= rate
-        parameter -= gradient
+            np.multiply(change, rate, out=change)
+        np.subtract(parameter, change, out=parameter)

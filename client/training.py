@@ -83,12 +83,8 @@ def train(
     if len(labels) == 0 or len(inputs) != len(labels):
         raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels cannot be trained on")
     rate = learning_rate(settings, round_number, rounds)
-    if isinstance(model, Head):
-        if not model.centred.running_mean.any():
-            # The first to train it: without a centre the first steps would learn what all images have in common.
-            measure(model, inputs)
-        if objective is plain and correct is None:
-            return _train_head(model, inputs, labels, settings, rate, round_number, seed)
+    if isinstance(model, Head) and objective is plain and correct is None:
+        return _train_head(model, inputs, labels, settings, rate, round_number, seed)
     _to_device(model, device)
     model.train()
     _prepare_batch_norm(model, settings.batch_norm)

@@ -80,8 +80,10 @@ class Visit:
         return result
 
     def start(self) -> State:
-        """The weights that the seed gives to every method and site."""
-        return get_state(build_for(self.settings, self.settings.seed))
+        """The weights that the seed gives to every method and site; what is measured is the site's own."""
+        network = build_for(self.settings, self.settings.seed)
+        measure(network, self.site.train_inputs())
+        return get_state(network)
 
 
 @dataclass(frozen=True)

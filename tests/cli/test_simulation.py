@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from cli.simulation import engine
+from tests.support.runs import MakeConfig
+
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "digits.toml"
 SETTINGS = {
@@ -131,6 +134,18 @@ def test_mistakes_are_refused_before_anything_starts(home: Path) -> None:
     assert done.returncode == 2
     assert "did you mean train.lr?" in done.stderr
     assert not (home / "never").exists()
+
+
+def test_heads_need_no_engine(small_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("the engine was started")
+
+    monkeypatch.setattr(engine, "run_engine", never)
+    config = small_config(
+        method="fedavg", train__model="head", train__lr=0.01, encoder__name="pixels", encoder__image_size=8,
+        out=str(tmp_path / "run"), rounds=1,
+    )  # fmt: skip
+    assert engine.simulate(config) == "finished"
 
 
 @pytest.fixture

@@ -117,19 +117,16 @@ def test_a_rate_that_is_too_high_is_named(name: str) -> None:
         )  # fmt: skip
 
 
-def test_the_first_to_train_a_head_takes_its_own_centre_and_others_that_which_came() -> None:
+def test_training_leaves_the_centre_that_came_and_measuring_takes_that_of_the_inputs() -> None:
+    """All sites of a group train in the same frame, or their heads could not be compared."""
     inputs, labels = sample()
     model = build("head", classes=4, features=24, seed=1)
     assert isinstance(model, Head)
-
-    def trained() -> np.ndarray:
-        train(model, inputs, labels, TrainSettings(model="head"), round_number=1, rounds=1, seed=0, device=CPU)
-        return model.centred.running_mean.numpy()  # type: ignore[no-any-return]
-
-    np.testing.assert_allclose(trained(), inputs.mean(axis=0), rtol=1e-5)
-    came = get_state(model) | {"body.1.running_mean": np.full(24, 2, np.float32)}
-    set_state(model, came)
-    assert (trained() == 2).all()
+    set_state(model, get_state(model) | {"body.1.running_mean": np.full(24, 2, np.float32)})
+    train(model, inputs, labels, TrainSettings(model="head"), round_number=1, rounds=1, seed=0, device=CPU)
+    assert (model.centred.running_mean == 2).all()
+    measure(model, inputs)
+    np.testing.assert_allclose(model.centred.running_mean.numpy(), inputs.mean(axis=0), rtol=1e-5)
 
 
 def test_sites_do_not_see_each_other_through_the_rows_they_share() -> None:
