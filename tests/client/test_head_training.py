@@ -37,10 +37,11 @@ def by_torch(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 @pytest.mark.parametrize("prior", [True, False])
 def test_a_head_is_trained_as_torch_trains_it(name: str, more: dict[str, float], prior: bool) -> None:
     inputs, labels = sample()
-    chosen = TrainSettings(model=name, batch_size=8, lr=1e-3, **more)  # type: ignore[arg-type]
+    chosen = TrainSettings(model=name, batch_size=8, lr=1e-4, **more)  # type: ignore[arg-type]
     results = []
     for objective in (plain, by_torch):
         model = build(name, classes=4, features=24, seed=1)
+        measure(model, inputs)
         set_prior(model, class_shares(np.bincount(labels, minlength=4)) if prior else None)
         result = train(model, inputs, labels, chosen, round_number=1, rounds=1, seed=3, device=CPU, objective=objective)
         results.append((result, {key: array.copy() for key, array in get_state(model).items()}))
