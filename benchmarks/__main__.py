@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("clustering", "embedding", "rounds", "aggregation", "migration", "suite", "report")
+NAMES = ("clustering", "embedding", "rounds", "aggregation", "migration", "suite", "heads", "report")
 
 
 def main() -> int:

@@ -90,7 +90,7 @@ def measure(sites: int, rounds: int) -> None:
                 began = time.monotonic()
                 subprocess.run([*line, "up", "-d", "--no-build"], check=True, capture_output=True)
                 up = time.monotonic() - began
-                submit = ["run", "--rm", "-T", "submit", "configs/demo.toml", "--set", f"rounds={rounds}"]
+                submit = ["run", "--rm", "-T", "submit", "configs/digits.toml", "--set", f"rounds={rounds}"]
                 subprocess.run([*line, *submit], check=True, stdout=sys.stderr)
         finally:
             subprocess.run([*line, "down", "-v", "-t", "5"], check=True, capture_output=True)

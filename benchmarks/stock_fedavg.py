@@ -17,7 +17,7 @@ from common.metrics import summarise
 from common.models import build
 from common.randomness import derive_seed
 
-CONFIG = Path(__file__).parents[1] / "configs" / "demo.toml"
+CONFIG = Path(__file__).parents[1] / "configs" / "digits.toml"
 
 stock_client = ClientApp()
 

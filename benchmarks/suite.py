@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from cli.toml_text import settings_toml
 from common.config import Config, load
 
-CONFIG = Path(__file__).parents[1] / "configs" / "demo.toml"
+CONFIG = Path(__file__).parents[1] / "configs" / "digits.toml"
 
 
 def config_of(seed: int, rounds: int, cache: Path) -> Config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -94,7 +95,13 @@ def cache_folder(identity: Identity, setting: str) -> Path:
         return identity.cache
     if setting and identity.is_simulated:
         return Path(setting).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
+    return _user_cache(os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME"))
+
+
+# By what it depends on: it is asked for several times in every message.
+@lru_cache(maxsize=4)
+def _user_cache(folder: str | None, _home: str | None) -> Path:
+    return Path(folder or Path.home() / ".cache") / "coterie"
 
 
 def models_folder(identity: Identity) -> Path | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -21,6 +22,7 @@ from client.memory import Memory, open_memory
 from client.methods import SiteMethod, Visit, site_method
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
+from common.classes import agreed_classes
 from common.config import EncoderSettings, SettingsError, SiteSettings
 from common.encoders import COLUMNS, HEADS
 from common.extras import Network, Rule
@@ -68,13 +70,10 @@ class Request:
 
         `declared` is what must come beside the model; None: what the method declares for training may come.
         """
-        network = network_of(self.settings)
+        network, known = _known(self.settings, self.task.rule)
+        travelling = known.tensors
         # The network is the process's; the shares are the site's, as it is now.
         set_prior(network, class_shares(self.site.class_counts) if self.settings.train.prior == "site" else None)
-        state = get_state(network)
-        travelling = self.method.agreement.travelling(state, self.settings)
-        own = {name: array for name, array in state.items() if name not in travelling}
-        known = Network.of(travelling, len(self.site.classes), own)
         received = wire.unpack_model(self.content) if with_model else {}
         if with_model and set(received) != set(travelling):
             missing = ", ".join(sorted(set(travelling) - set(received))[:5])
@@ -131,7 +130,34 @@ def embedded(
         return site.samples.rows[positions]
     encoder = load_encoder(own_encoder(settings.encoder, identity), settings.seed)
     folder = cache_folder(identity, settings.cache)
-    return embeddings(encoder, site.images, positions, folder, settings.encoder.batch_size)
+    return _held.get(
+        (encoder.identity, site.images.digest, positions.tobytes()),
+        lambda: embeddings(encoder, site.images, positions, folder, settings.encoder.batch_size),
+    )
+
+
+class _Held:
+    """Embeddings that were asked for last, as far as they fit into some memory: a head reads them in every round."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes = most, 0
+        self._rows: OrderedDict[tuple[str, str, bytes], NDArray[np.float32]] = OrderedDict()
+
+    def get(self, key: tuple[str, str, bytes], make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Return what the key stands for, made if it is not there; nobody writes into it."""
+        if key in self._rows:
+            self._rows.move_to_end(key)
+            return self._rows[key]
+        rows = make()
+        rows.flags.writeable = False
+        self._rows[key] = rows
+        self._bytes += rows.nbytes
+        while self._bytes > self._most:
+            self._bytes -= self._rows.popitem(last=False)[1].nbytes
+        return rows
+
+
+_held = _Held(2**30)
 
 
 def own_encoder(settings: EncoderSettings, identity: Identity) -> EncoderSettings:
@@ -149,6 +175,16 @@ def own_encoder(settings: EncoderSettings, identity: Identity) -> EncoderSetting
 def network_of(settings: SiteSettings) -> nn.Module:
     """The network of a run, built once per process: every message overwrites all of its state."""
     return build_for(settings, seed=None)
+
+
+@lru_cache(maxsize=4)
+def _known(settings: SiteSettings, rule: str) -> tuple[nn.Module, Network]:
+    """The network of a run, and what of it travels under a rule."""
+    network = network_of(settings)
+    state = get_state(network)
+    travelling = site_method(rule).agreement.travelling(state, settings)
+    own = {name: array for name, array in state.items() if name not in travelling}
+    return network, Network.of(travelling, len(agreed_classes(settings.data)), own)
 
 
 def limit_threads(settings: SiteSettings, identity: Identity) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from client.head_training import Descent, Layer, centred, descend, scores
 from common.config import TrainSettings
 from common.metrics import EvaluationStatistics, from_logits
-from common.models import Network
+from common.models import Head, Network
 from common.schedule import learning_rate
 from common.state import State
 
@@ -87,6 +89,8 @@ def train(
     as they are. After `most_steps` steps training ends, in the middle of an epoch if it must.
     """
     rate = learning_rate(settings, round_number, rounds)
+    if isinstance(model, Head) and objective is plain and correct is None and not frozen and most_steps is None:
+        return _train_head(model, inputs, labels, settings, rate, round_number, seed)
     prepare(model, settings, device)
     trained = [parameter for name, parameter in model.named_parameters() if name not in frozen]
     optimizer = torch.optim.SGD(
@@ -109,11 +113,7 @@ def train(
             seen += len(targets)
             steps += 1
         mean = loss_sum.item() / seen
-        if not math.isfinite(mean):
-            raise TrainingDiverged(
-                f"the loss became {mean} in local epoch {epoch + 1} of round {round_number} "
-                f"at learning rate {rate:g}: a lower train.lr may help"
-            )
+        _check_loss(mean, epoch, round_number, rate)
         if steps == most_steps:
             break
     return TrainingResult(len(labels), mean, steps)
@@ -149,6 +149,55 @@ def deal(
         yield [partial(fetch, batch) for batch in batches(len(labels), settings.batch_size, order)]
 
 
+def _train_head(
+    model: Head,
+    embeddings: NDArray[Any],
+    labels: NDArray[np.int64],
+    settings: TrainSettings,
+    rate: float,
+    round_number: int,
+    seed: int,
+) -> TrainingResult:
+    layers, rows, prior = _in_numpy(model, embeddings)
+    descent = Descent(rate, settings.momentum, settings.weight_decay)
+    velocity: list[NDArray[np.float32]] = []
+    steps, mean = 0, math.nan
+    for epoch in range(settings.epochs):
+        dealt = batches(len(labels), settings.batch_size, np.random.default_rng((seed, epoch)))
+        # Not finite is told by the loss of the epoch.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = descend(layers, rows, labels, prior, descent, dealt, velocity)
+        mean = total / sum(len(batch) for batch in dealt)
+        _check_loss(mean, epoch, round_number, rate)
+        steps += len(dealt)
+    return TrainingResult(len(labels), mean, steps)
+
+
+def _in_numpy(model: Head, embeddings: NDArray[Any]) -> tuple[list[Layer], NDArray[Any], NDArray[Any] | None]:
+    """The head's layers, which share its memory, its inputs as they pass its centre, and the log of the shares."""
+    if model.head.weight.device.type != "cpu":
+        model.cpu()
+    layers = [Layer(layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in model.layers]
+    first = model.centred
+    rows = centred(embeddings, first.running_mean.numpy(), first.length)
+    return layers, rows, None if model.log_prior is None else model.log_prior.numpy()
+
+
+def measure(model: nn.Module, inputs: NDArray[np.uint8] | NDArray[np.float32]) -> None:
+    """Let a network that centres what it reads take the centre of these inputs; others have nothing to measure."""
+    if isinstance(model, Head):
+        centre = torch.from_numpy(inputs.mean(axis=0, dtype=np.float64))
+        model.centred.running_mean.copy_(centre)
+
+
+def _check_loss(mean: float, epoch: int, round_number: int, rate: float) -> None:
+    if not math.isfinite(mean):
+        raise TrainingDiverged(
+            f"the loss became {mean} in local epoch {epoch + 1} of round {round_number} "
+            f"at learning rate {rate:g}: a lower train.lr may help"
+        )
+
+
 def evaluate(
     model: nn.Module,
     inputs: NDArray[np.uint8] | NDArray[np.float32],
@@ -173,15 +222,24 @@ def log_probabilities(
     device: torch.device,
 ) -> Tensor:
     """Return the model's scores of images or rows as float64[n, classes] on the CPU; n may be 0."""
+    logits = torch.empty((len(inputs), classes), dtype=torch.float64)
+    if isinstance(model, Head):
+        layers, rows, prior = _in_numpy(model, inputs)
+        found = scores(layers, rows)
+        logits.copy_(torch.from_numpy(found if prior is None else found + prior))
+        return _log_softmax(logits)
     _to_device(model, device)
     model.eval()
     values = _tensor(inputs)
-    logits = torch.empty((len(inputs), classes), dtype=torch.float64)
     # Entered only now: parameters moved to a device in inference mode could not be trained any more.
     with torch.inference_mode():
         for start in range(0, len(inputs), batch_size):
             part = slice(start, start + batch_size)
             logits[part] = model(normalise(values[part].to(device)))
+    return _log_softmax(logits)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
     if not logits.isfinite().all():
         raise TrainingDiverged("the model's scores on the test split are not finite: a lower train.lr may help")
     # Softmax in float64: in float32 confident scores would round to 1 and lose their ranks.

@@ -129,7 +129,8 @@ class TrainSettings(Section):
         description="statistics a site sends: of this round's batches, or torch's moving average, which lags behind",
     )
     prior: Literal["site", "off"] = Field(
-        "off", description="site: a site's own class shares are part of its softmax, and never sent; off: as published"
+        "site",
+        description="site: a site's own class shares are part of its softmax, and never sent; off: as published",
     )
     fraction: float = Field(1.0, gt=0, le=1, description="share of a group's sites that train in a round; at least one")
     threads: int = Field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# How the names of batch norm's buffers end.
+# How the names of buffers end: batch norm's, and the centre of embeddings.
 _BUFFERS = (".running_mean", ".running_var", ".num_batches_tracked")
 _HEAD = "head."
 

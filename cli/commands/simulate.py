@@ -19,7 +19,7 @@ def register(jobs: Subparsers) -> None:
         "--jobs",
         type=int,
         default=0,
-        help="sites that work at the same time; default: one per core; 1: one process, without an engine",
+        help="sites that work at the same time; default: one per core, for heads 1; 1: one process, without an engine",
     )
     parser.set_defaults(run=run)
 

@@ -28,6 +28,7 @@ from flwr.simulation import run_simulation
 from cli.simulation.one_process import OneProcessGrid
 from client.app import app as client_app
 from common.config import Config
+from common.encoders import HEADS
 from server.app import conduct
 from server.history.events import Event, Listener, RunEnded
 from server.history.run_directory import open_run
@@ -53,7 +54,8 @@ class _Outcome:
 def simulate(config: Config, *, jobs: int = 0) -> str:
     """Run a config from `cli.simulation.preflight` with simulated sites; return "finished", "interrupted" or "failed".
 
-    `jobs` sites work at the same time (0: one per core) in Flower's simulation engine; a single one needs no engine.
+    `jobs` sites work at the same time in Flower's simulation engine (0: one per core, and for heads a single one); a
+    single one needs no engine.
     """
     outcome = _Outcome()
     directory = open_run(config)
@@ -67,7 +69,8 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
 
     with _interruptible(stop, outcome.known):
         try:
-            if jobs == 1:
+            # A head is trained sooner than the engine has started.
+            if jobs == 1 or (jobs == 0 and config.train.model in HEADS):
                 _quieten_flower()
                 conduct(OneProcessGrid(client_app, config.sites, stop), config, listeners, stop, directory)
                 return outcome.value

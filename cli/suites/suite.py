@@ -95,10 +95,17 @@ def slug(text: str) -> str:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read a suite file, or say what is wrong with it. What another file that it includes says is overruled by it."""
+    """Read a suite file, or say what is wrong with it. What another file that it includes says is overruled by it.
+
+    Of what is set for all runs, each setting by itself.
+    """
     table = _toml(path)
     if isinstance(included := table.pop("include", None), str):
-        table = _toml(path.parent / included) | table
+        common = _toml(path.parent / included)
+        ours, theirs = table.get("set", {}), common.get("set", {})
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            table["set"] = flatten(theirs) | flatten(ours)
+        table = common | table
     try:
         suite = Suite.model_validate(table)
     except ValidationError as error:

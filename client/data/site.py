@@ -213,6 +213,8 @@ class _Deal:
     count: int
 
 
+# Looked up several times in a round.
+@lru_cache(maxsize=4096)
 def _load_share(
     name: str, index: int, deal: _Deal, scenario: tuple[DriftEvent, ...], round_number: int, rounds: int
 ) -> SiteData:

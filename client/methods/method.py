@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.data import SiteData
-from client.training import Objective, TrainingResult, deal, plain, prepare, train
+from client.training import Objective, TrainingResult, deal, measure, plain, prepare, train
 from common import wire
 from common.config import SiteSettings
 from common.methods import Agreement
@@ -81,7 +81,7 @@ class Visit:
         one training from that of another in the same round.
         """
         inputs, labels = self.site.train_inputs(), self.site.train_labels
-        return train(
+        result = train(
             self.network,
             inputs if rows is None else inputs[rows],
             labels if rows is None else labels[rows],
@@ -95,6 +95,9 @@ class Visit:
             frozen=frozen,
             most_steps=most_steps,
         )
+        # Of the site's own samples, whatever it was trained with: the mean over the sites is that of all samples.
+        measure(self.network, inputs)
+        return result
 
     def epochs(self, purpose: str = "training") -> Iterator[list[Callable[[], Tensor]]]:
         """The batches of the same training, for a method that takes its own steps.
@@ -105,6 +108,7 @@ class Visit:
         prepare(self.network, train, self.device)
         for dealt in deal(inputs, labels, train, seed=self.seed(purpose), device=self.device):
             yield [partial(lambda batch: plain(self.network, *batch()), batch) for batch in dealt]
+        measure(self.network, inputs)
 
     def seed(self, purpose: str) -> int:
         """Of this site, round and purpose alone."""
@@ -121,8 +125,10 @@ class Visit:
         return learning_rate(self.settings.train, self.round_number, self.rounds)
 
     def start(self) -> State:
-        """The weights that the seed gives to every method and site."""
-        return get_state(build_for(self.settings, self.settings.seed))
+        """The weights that the seed gives to every method and site; what is measured is the site's own."""
+        network = build_for(self.settings, self.settings.seed)
+        measure(network, self.site.train_inputs())
+        return get_state(network)
 
     def state(self) -> State:
         """The network as it is now, in arrays that later training leaves alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from pydantic import ValidationError
@@ -109,10 +110,7 @@ def unpack_task(content: RecordDict) -> Task:
     """Read a request at the site."""
     config = scalars_of(content, "task", ConfigRecord)
     refuse_others(content, {"task", _MODEL}, extras=True)
-    try:
-        settings = SiteSettings.model_validate_json(text(config, "settings"), strict=False)
-    except ValidationError as error:
-        raise WireError(f"the server's settings are not valid here: {error}") from None
+    settings = _settings(text(config, "settings"))
     run = text(config, "run")
     if not _STAMP.fullmatch(run):
         raise WireError("the run's stamp must be at most 32 hexadecimal digits")
@@ -130,6 +128,15 @@ def unpack_task(content: RecordDict) -> Task:
         question=text(config, "question"),
         held=truth(config, "held"),
     )
+
+
+# The same in every message of a run.
+@lru_cache(maxsize=4)
+def _settings(written: str) -> SiteSettings:
+    try:
+        return SiteSettings.model_validate_json(written, strict=False)
+    except ValidationError as error:
+        raise WireError(f"the server's settings are not valid here: {error}") from None
 
 
 def unpack_model(content: RecordDict) -> State:

@@ -206,9 +206,11 @@ class Round:
 
     def close_heard(self, member: Member, waiting: Iterable[Member], needed: int) -> None:
         """Close the averages that a member was the last to be waited for."""
-        silent = {name for one in waiting for name in self._offers.get(one.name, ())}
-        for group in self._offers.get(member.name, set()) - silent:
-            self._close(group, needed)
+        waiting = list(waiting)
+        for group in sorted(self._offers.get(member.name, ())):
+            # Members come group by group, so one of the first who are waited for is of this group, if any is.
+            if not any(group in self._offers.get(one.name, ()) for one in waiting):
+                self._close(group, needed)
 
     def close_all(self, needed: int) -> Iterator[GroupKept]:
         """Close all averages, make them the groups' models, and yield who had too few updates for that."""

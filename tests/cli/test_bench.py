@@ -52,6 +52,22 @@ name = "local"
 
 
 class TestSuite:
+    def test_what_an_included_file_sets_stays_unless_it_is_set_again(self, tmp_path: Path) -> None:
+        (tmp_path / "common.toml").write_text(f"set = {{rounds = 5, train.prior = 'off'}}\n{SMALL}")
+        path = suite_file(tmp_path, 'include = "common.toml"\nseeds = [1]\n[set]\nrounds = 2\ntrain.lr = 0.5\n')
+        config = next(cells(read_suite(path), tmp_path, {}, tmp_path / "out")).config
+        assert (config.rounds, config.train.prior, config.train.lr, config.seed) == (2, "off", 0.5, 1)
+
+    @pytest.mark.parametrize("path", sorted(SUITES.glob("*.toml")), ids=lambda path: path.stem)
+    def test_class_shares_are_off_in_the_papers_tables_but_for_rows_that_say_so(self, path: Path) -> None:
+        planned = list(cells(read_suite(path), SUITES, {}, path.parent / "out"))
+        if path.stem.startswith("heads-"):
+            assert all(cell.config.train.prior == "site" for cell in planned)
+            assert {"Local", "FedAvg"} < {cell.label for cell in planned}
+            return
+        with_shares = {cell.label for cell in planned if cell.config.train.prior == "site"}
+        assert with_shares == {"FedAvg + prior", "FMCL (auto-K) + prior", "Local + prior"}
+
     def test_every_method_meets_every_seed_on_equal_terms(self, tmp_path: Path) -> None:
         path = suite_file(tmp_path, SMALL)
         planned = list(cells(read_suite(path), tmp_path, {"sites": 7}, tmp_path / "out"))

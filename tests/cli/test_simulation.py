@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from cli.simulation import engine
+from tests.support.runs import MakeConfig
+
 ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "configs" / "demo.toml"
+CONFIG = ROOT / "configs" / "digits.toml"
 SETTINGS = {
     "sites": 5,
     "rounds": 2,
@@ -133,6 +136,18 @@ def test_mistakes_are_refused_before_anything_starts(home: Path) -> None:
     assert not (home / "never").exists()
 
 
+def test_heads_need_no_engine(small_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("the engine was started")
+
+    monkeypatch.setattr(engine, "run_engine", never)
+    config = small_config(
+        method="fedavg", train__model="head", train__lr=0.01, encoder__name="pixels", encoder__image_size=8,
+        out=str(tmp_path / "run"), rounds=1,
+    )  # fmt: skip
+    assert engine.simulate(config) == "finished"
+
+
 @pytest.fixture
 def superlink_cleanup(home: Path) -> Iterator[str]:
     """`flwr run` leaves a local SuperLink behind; it and its children are ours to end."""
@@ -145,7 +160,7 @@ def superlink_cleanup(home: Path) -> Iterator[str]:
 @pytest.mark.federation
 def test_flwr_run_gives_the_same_summary(first: Path, home: Path, superlink_cleanup: str) -> None:
     out = home / "flwr-run"
-    # Flower knows nothing of configs/demo.toml: what that file sets beyond the defaults is said here.
+    # Flower knows nothing of configs/digits.toml: what that file sets beyond the defaults is said here.
     values = settings(out=str(out), train__batch_size=16)
     config = " ".join(
         f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in values.items()

@@ -261,17 +261,33 @@ def paths(record: Record, grid: LoopbackGrid) -> list[np.ndarray]:
     ]
 
 
+def test_it_is_the_default() -> None:
+    assert Config().train.prior == "site"
+
+
 def test_fedcm_sees_the_same_paths_with_and_without(small_config: MakeConfig) -> None:
     with_it, without = (paths(*run(small_config(method="fedcm", train__prior=prior))) for prior in ("site", "off"))
     assert len(with_it) == len(without) >= 6
     assert all(np.array_equal(one, other) for one, other in zip(with_it, without, strict=True))
 
 
-def test_a_drift_is_noticed_with_it(small_config: MakeConfig) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"method": "fmcl", "train__model": "mlp"},
+        {"method": "fedcm", "train__model": "mlp"},
+        {
+            "method": "fmcl", "train__model": "head", "train__lr": 0.01, "encoder__name": "pixels",
+            "encoder__image_size": 8,
+        },
+    ],
+    ids=["fmcl", "fedcm", "fmcl on heads"],
+)  # fmt: skip
+def test_a_drift_is_noticed_with_it(small_config: MakeConfig, more: dict[str, object]) -> None:
     config = small_config(
         sites=8, rounds=10, partition__scheme="disjoint", partition__groups=2, cluster__k=2,
-        migration__rule="guarded", drift='[{"kind": "swap", "at": 7, "sites": ["000", "001"]}]', train__model="mlp",
-        train__batch_size=8, train__prior="site",
+        migration__rule="guarded", drift='[{"kind": "swap", "at": 7, "sites": ["000", "001"]}]',
+        train__batch_size=8, train__prior="site", **more,
     )  # fmt: skip
     record, _ = run(config)
     homes = record.of(RoundFinished)[0].labels

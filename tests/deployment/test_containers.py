@@ -236,7 +236,7 @@ def test_twenty_containers_train_and_one_that_is_killed_comes_back(federation: F
     settings = ("rounds=3", "round.deadline=400", "round.start_timeout=400")
     changes = [word for setting in settings for word in ("--set", setting)]
     run = subprocess.Popen(
-        [*federation.command, "run", "--rm", "-T", "submit", "configs/demo.toml", *changes],
+        [*federation.command, "run", "--rm", "-T", "submit", "configs/digits.toml", *changes],
         env=federation.engine.environment,
         cwd=ROOT,
         stdout=subprocess.PIPE,
