@@ -68,7 +68,8 @@ class Membership:
         """Group the members as the method says, and give each group its first model."""
         members = self.roster.members
         distance = None if self._method.distance is None else self._method.distance(members, self._config)
-        grouping = self._method.partition.form(distance, len(members), self._config.cluster)
+        chance = None if self._method.chance is None else self._method.chance(members)
+        grouping = self._method.partition.form(distance, len(members), self._config.cluster, chance)
         for member, label in zip(members, grouping.labels, strict=True):
             member.group = int(label)
         opening = rule.open()
@@ -87,6 +88,7 @@ class Membership:
                 k_scores=dict(selection.scores) if selection else None,
                 k_window=tuple(selection.window) if selection else None,
                 cv=selection.cv if selection else None,
+                chance=chance,
             )
         )
 

@@ -14,6 +14,7 @@ from common.config import Config
 from common.metrics import Metrics
 from common.site_card import SiteCard
 from common.state import State
+from server.clustering import Chance
 from server.migration import Evidence
 
 Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve", "keep"]
@@ -98,7 +99,7 @@ class SiteRenewed:
 
 @dataclass(frozen=True)
 class GroupsFormed:
-    """Sites were grouped. `labels[i]` is the group of `sites[i]`."""
+    """Sites were grouped. `labels[i]` is the group of `sites[i]`; `chance`: whether they differ by more than that."""
 
     sites: tuple[str, ...]
     labels: tuple[int, ...]
@@ -106,6 +107,7 @@ class GroupsFormed:
     k_scores: dict[int, float] | None
     k_window: tuple[int, ...] | None
     cv: float | None
+    chance: Chance | None = None
 
 
 @dataclass(frozen=True)

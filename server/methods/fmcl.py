@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config import Config
-from server.clustering import overlap_distance
+from server.clustering import Chance, chance_of, overlap_distance
 from server.methods.method import Described, Method
 from server.methods.partition import Agglomerative
 
@@ -21,7 +21,12 @@ def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]
         beta=settings.beta,
         epsilon=settings.epsilon,
         overlap=settings.overlap,
+        rule=settings.rule,
     )
+
+
+def _chance(sites: Sequence[Described]) -> Chance:
+    return chance_of([site.fingerprint for site in sites], [site.card.train_samples for site in sites])
 
 
 METHOD = Method(
@@ -32,9 +37,10 @@ METHOD = Method(
     family="clustered before training",
     fingerprint="signature",
     distance=_distance,
+    chance=_chance,
     partition=Agglomerative(),
     settings_used=(
-        "encoder.name", "cluster.k", "cluster.threshold", "cluster.linkage",
+        "encoder.name", "cluster.rule", "cluster.choice", "cluster.k", "cluster.threshold", "cluster.linkage",
         "cluster.overlap", "cluster.alpha", "cluster.beta", "cluster.epsilon",
     ),
 )  # fmt: skip

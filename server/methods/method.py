@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from common.config import ClusterSettings, Config, FlatValue
 from common.fingerprint import KINDS
 from common.site_card import SiteCard
-from server.clustering import KSelection
+from server.clustering import Chance, KSelection
 from server.methods.training import MakeRule, TrainingRule
 
 Family = Literal["clustered before training", "clustered while training", "one round", "one model for all", "personal"]
@@ -37,8 +37,13 @@ class Placement:
 class PartitionRule(Protocol):
     """Turns distances into groups, and later finds the place of a newcomer."""
 
-    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
-        """Group `sites` sites; `distance` is float64[N, N] where the method has one."""
+    def form(
+        self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings, chance: Chance | None = None
+    ) -> Grouping:
+        """Group `sites` sites; `distance` is float64[N, N] where the method has one.
+
+        `chance` says whether they differ by more than chance, where their fingerprints tell.
+        """
 
     def place(self, distance: NDArray[np.float64] | None, labels: NDArray[np.int64]) -> Placement:
         """Place a newcomer whose distances to the labelled sites are `distance` (float64[N])."""
@@ -57,6 +62,7 @@ class Described(Protocol):
 
 
 Distance = Callable[[Sequence[Described], Config], NDArray[np.float64]]
+ChanceTest = Callable[[Sequence[Described]], Chance]
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,8 @@ class Method:
         What sites are asked for before training (`query.<fingerprint>`); None: only who they are.
     distance
         Distance matrix of the sites; None: the partition needs none.
+    chance
+        Tests whether the sites differ by more than chance; None: their fingerprints do not tell.
     fingerprint_needs_model
         Whether the query carries the model every site starts from.
     migration
@@ -102,6 +110,7 @@ class Method:
     partition: PartitionRule
     fingerprint: str | None = None
     distance: Distance | None = None
+    chance: ChanceTest | None = None
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"
     clustered: bool = True
