@@ -185,7 +185,9 @@ def main() -> None:
     parser.add_argument("--sites", type=int, nargs="+", default=[3, 6, 20, 200])
     parser.add_argument("--classes", type=int, nargs="+", default=[3, 10, 100])
     parser.add_argument("--draws", type=int, default=20, help="a cell")
-    parser.add_argument("--calibration", type=int, default=0, metavar="DRAWS", help="only the rates, so many draws each")
+    parser.add_argument(
+        "--calibration", type=int, default=0, metavar="DRAWS", help="only the rates, so many draws each"
+    )
     parser.add_argument("--digits", action="store_true", help="digits in the place of normal draws")
     options = parser.parse_args()
     start = time.perf_counter()

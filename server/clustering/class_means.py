@@ -1,15 +1,15 @@
 """Do the means of a class differ between sites by more than the scatter within the class explains?
 
-With n_ic samples of class c at site i, m_c sites that have the class and n_c samples of it in all: mu_ic is the mean at a
-site, mu_c that of all, and t_c = sum_i n_ic s_ic / (n_c - m_c) the trace of the covariance within the class.
+With n_ic samples of class c at site i, m_c sites that have the class and n_c samples of it in all: mu_ic is the mean at
+a site, mu_c that of all, and t_c = sum_i n_ic s_ic / (n_c - m_c) the trace of the covariance within the class.
 
 - Each class by itself: sum_c sum_i n_ic |mu_ic - mu_c|^2. Finds classes that mean something else somewhere.
 - All classes of a site together: sum_i |sum_c n_ic (mu_ic - mu_c)|^2 / n_i. Finds a device, which moves all classes the
   same way, even where a site has hardly more than one sample of each.
 
-Both are divided by what they are expected to be, given the t_c: a ratio of 1 whatever the covariances. How far it strays
-hangs on how many directions the scatter really has, and on its tails. Both are estimated from the sites, and give the
-degrees of freedom of an F distribution (Satterthwaite 1946).
+Both are divided by what they are expected to be, given the t_c: a ratio of 1 whatever the covariances. How far it
+strays hangs on how many directions the scatter really has, and on its tails. Both are estimated from the sites, and
+give the degrees of freedom of an F distribution (Satterthwaite 1946).
 """
 
 from __future__ import annotations

@@ -144,8 +144,9 @@ def disjoint_distance(distance: Matrix, rule: GroupingRule = "published") -> flo
     """D_big = min(2 P95, P99) over the defined entries of float64[N, N], NaN marking the others; 1 if none (section 2).
 
     That is no more than the largest distance between sites that share a class, and where groups have disjoint labels
-    all of those lie within groups: guarded, D_big = 2 P95. The percentiles interpolate linearly. Only the largest twentieth is kept on the way: a copy of all entries to sort
-    would cost more than the rest of the distance's arithmetic.
+    all of those lie within groups: guarded, D_big = 2 P95. The percentiles interpolate linearly. Only the largest
+    twentieth is kept on the way: a copy of all entries to sort would cost more than the rest of the distance's
+    arithmetic.
     """
     defined = distance.size - int(np.count_nonzero(np.isnan(distance)))
     if not defined:

@@ -331,6 +331,8 @@ def _grouping(event: GroupsFormed) -> str:
         text += " of " + ", ".join(str(sizes[group]) for group in sorted(sizes))
     if event.k_scores is None:
         return text
+    if event.chance is not None and not event.chance.ruled_out and len(sizes) == 1:
+        return f"{text}; the sites differ no more than chance"
     if event.cv == 0:
         return f"{text}; all distances are equal"
     if len(sizes) in event.k_scores:

@@ -18,6 +18,7 @@ from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
 from common.metrics import Metrics
 from common.site_card import SiteCard
+from server.clustering import Chance
 from server.clustering.distances import checked_distance
 from server.history import run_directory
 from server.history.event_log import EventLog, Logged, read_events
@@ -57,6 +58,7 @@ class Grouping:
     labels: NDArray[np.int64]
     window: tuple[int, ...]
     cv: float | None
+    chance: Chance | None = None
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ def _take(record: RunRecord, event: Event) -> None:
         case SiteEnrolled(card) | SiteRenewed(card):
             record.cards[card.name] = card
         case GroupsFormed(sites, labels):
-            record.grouping = Grouping(sites, np.array(labels, np.int64), event.k_window or (), event.cv)
+            record.grouping = Grouping(sites, np.array(labels, np.int64), event.k_window or (), event.cv, event.chance)
         case SitePlaced(number, site, group, confidence):
             record.placed[site] = (number, group, confidence)
         case ReplyAccepted():

@@ -76,7 +76,8 @@ def slow_means(signatures: list[Signature], sizes: list[int]) -> float:
         tail_weight += len(several) - 1
         sites = [next(i for i, one in enumerate(signatures) if one is s) for s, _, _ in rows]
         inverse = sum((1 - n / total) ** 2 / n for n in samples)
-        kept.append((apart, trace, q, total - len(rows), inverse, dict(zip(sites, zip(samples, means), strict=True)), mean))
+        by_site = {site: (n, m) for site, n, m in zip(sites, samples, means, strict=True)}
+        kept.append((apart, trace, q, total - len(rows), inverse, by_site, mean))
     rho = min(max(shape / shape_weight, 1 / dimension), 1.0)
     heavy = max(2 * rho, tail / tail_weight if tail_weight else 0.0)
 
@@ -184,7 +185,7 @@ def test_one_site_equal_sites_and_single_samples_say_nothing() -> None:
 
 
 def test_without_scatter_every_difference_counts_and_none_does_not() -> None:
-    signatures, sizes = federation(0, np.full((3, 2), 20))
+    signatures, _ = federation(0, np.full((3, 2), 20))
     bare = [Signature(s.classes, s.prototypes, s.shares) for s in signatures]
     counts = [s.shares * 40 for s in bare]
     assert chance_of_means(bare, counts) == 0.0
@@ -229,6 +230,20 @@ def test_two_clean_groups_are_two() -> None:
         assert published.cv > 0.7
         assert 2 not in published.window
         assert guarded.k == 2
+
+
+def test_odd_sites_do_not_hide_the_groups_of_the_others() -> None:
+    rng = np.random.default_rng(0)
+    points = np.concatenate([rng.normal(size=(6, 2)) * 0.1 + corner for corner in ([0, 0], [3, 0], [0, 3])])
+    odd = np.concatenate([points, [[60.0, 60.0]]])
+    distance = np.sqrt(((odd[:, None] - odd) ** 2).sum(axis=-1))
+    labels, selection = agglomerate_guarded(distance, CERTAIN)
+    assert selection.scores[2] > selection.scores[4]
+    assert labels.tolist() == [0] * 6 + [1] * 6 + [2] * 6 + [3]
+    # Without groups among the others it is the odd one that is told apart.
+    crowd = np.concatenate([rng.normal(size=(9, 9)), [np.full(9, 60.0)]])
+    distance = np.sqrt(((crowd[:, None] - crowd) ** 2).sum(axis=-1))
+    assert agglomerate_guarded(distance, CERTAIN)[0].tolist() == [0] * 9 + [1]
 
 
 def test_chance_decides_on_one_group() -> None:
