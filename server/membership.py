@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from common import wire
 from common.config import Config, SettingsError
 from common.state import State
 from server.asking.enrolment import Enrolment
 from server.asking.grid import StreamingGrid
+from server.clustering import MergeTree, Rehearsed, merge_tree
 from server.groups import Groups
-from server.history.events import Audience, GroupsFormed, SiteEnrolled, SitePlaced, SiteRenewed
-from server.methods import Method
+from server.history.events import Audience, GroupsFormed, RehearsalDone, SiteEnrolled, SitePlaced, SiteRenewed
+from server.methods import Grouping, Method
 from server.methods.training import TrainingRule
 from server.roster import Member, Roster
 
 _log = logging.getLogger("coterie")
+
+Rehearse = Callable[[MergeTree], Rehearsed | None]
 
 
 class NoSites(SettingsError):
@@ -64,12 +68,17 @@ class Membership:
             raise NoSites(f"no site can take part: {self._enrolment.why_nobody()}")
         return self.roster.members
 
-    def form_groups(self, rule: TrainingRule) -> None:
-        """Group the members as the method says, and give each group its first model."""
+    def form_groups(self, rule: TrainingRule, rehearse: Rehearse | None = None) -> None:
+        """Group the members as the method says, and give each group its first model.
+
+        `rehearse` measures what every cut of a tree of merges brings, where that is to decide.
+        """
         members = self.roster.members
         distance = None if self._method.distance is None else self._method.distance(members, self._config)
         chance = None if self._method.chance is None else self._method.chance(members)
         grouping = self._method.partition.form(distance, len(members), self._config.cluster, chance)
+        if rehearse is not None and distance is not None:
+            grouping = self._rehearsed(grouping, merge_tree(distance, linkage=self._config.cluster.linkage), rehearse)
         for member, label in zip(members, grouping.labels, strict=True):
             member.group = int(label)
         opening = rule.open()
@@ -91,6 +100,14 @@ class Membership:
                 chance=chance,
             )
         )
+
+    def _rehearsed(self, grouping: Grouping, tree: MergeTree, rehearse: Rehearse) -> Grouping:
+        """Cut the tree where the rehearsal says; where it can say nothing, as the silhouette did."""
+        outcome = rehearse(tree)
+        if outcome is None:
+            return grouping
+        self._audience.tell(RehearsalDone(outcome, int(grouping.labels.max()) + 1))
+        return replace(grouping, labels=tree.cut(outcome.k))
 
     def rejoin(self, grid: StreamingGrid, round_number: int) -> None:
         """Find out which node each member sits on now. Who is missing is waited for no longer than at any start."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from client.data import SiteData
@@ -39,6 +41,8 @@ class Visit:
         Of the run, the round and the site.
     device
         Where to train.
+    embedded
+        Makes the embeddings of the site's training samples, float32[n, d], for a method that asks for them.
     """
 
     network: nn.Module
@@ -51,6 +55,7 @@ class Visit:
     rounds: int
     group: int
     device: torch.device
+    embedded: Callable[[], NDArray[np.float32]] = field(default=lambda: np.empty((0, 0), np.float32))
 
     def load(self, state: State) -> nn.Module:
         """Give the network these weights."""

@@ -10,6 +10,7 @@ from server.clustering.distances import overlap_distance
 from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.guarded import agglomerate_guarded
 from server.clustering.linkage import Linkage, MergeTree, agglomerate, merge_tree
+from server.clustering.rehearsed import Rehearsed, fewest_as_good
 from server.clustering.scaling import SiteMap, site_map
 from server.clustering.select_k import KSelection, agglomerate_auto, select_k
 from server.clustering.silhouette import mean_silhouette, silhouettes_of_cuts, site_silhouettes
@@ -20,6 +21,7 @@ __all__ = [
     "KSelection",
     "Linkage",
     "MergeTree",
+    "Rehearsed",
     "SiteMap",
     "Stability",
     "agglomerate",
@@ -29,6 +31,7 @@ __all__ = [
     "chance_of",
     "cosine_distance",
     "cosine_similarity",
+    "fewest_as_good",
     "mean_silhouette",
     "merge_tree",
     "modularity_partition",

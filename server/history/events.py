@@ -14,10 +14,10 @@ from common.config import Config
 from common.metrics import Metrics
 from common.site_card import SiteCard
 from common.state import State
-from server.clustering import Chance
+from server.clustering import Chance, Rehearsed
 from server.migration import Evidence
 
-Stage = Literal["enrol", "train", "confirm", "evaluate", "personalise", "solve", "keep"]
+Stage = Literal["enrol", "rehearse", "train", "confirm", "evaluate", "personalise", "solve", "keep"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,25 @@ class GroupsFormed:
     k_window: tuple[int, ...] | None
     cv: float | None
     chance: Chance | None = None
+
+
+@dataclass(frozen=True)
+class RehearsalStarted:
+    """Heads will be trained for these numbers of groups: what that costs the site that gets the most, about."""
+
+    ks: tuple[int, ...]
+    rounds: int
+    folds: int
+    bytes_each_way: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RehearsalDone:
+    """What every number of groups would bring; `by_silhouette` is the number that the silhouette would choose."""
+
+    outcome: Rehearsed
+    by_silhouette: int
 
 
 @dataclass(frozen=True)
@@ -268,6 +287,8 @@ Event = (
     | SiteEnrolled
     | SiteRenewed
     | GroupsFormed
+    | RehearsalStarted
+    | RehearsalDone
     | Solving
     | Solved
     | SitePlaced

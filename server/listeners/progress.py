@@ -25,6 +25,8 @@ from server.history.events import (
     GroupsFormed,
     Listener,
     MemoryLost,
+    RehearsalDone,
+    RehearsalStarted,
     ReplyAccepted,
     RoundFinished,
     RoundTrained,
@@ -45,6 +47,7 @@ from server.migration import Evidence
 
 _STAGES = {
     "enrol": "getting to know the sites",
+    "rehearse": "rehearsing",
     "train": "training",
     "confirm": "examining suspects",
     "evaluate": "testing",
@@ -140,6 +143,8 @@ class PlainProgress:
             case GroupsFormed():
                 self._clock.begin_rounds()
                 return _grouping(event)
+            case RehearsalStarted() | RehearsalDone():
+                return _rehearsal(event)
             case Solved():
                 return _choice(event)
             case SitePlaced(_, site, group, confidence):
@@ -322,6 +327,17 @@ def _choice(event: Solved) -> str:
     text += f"; condition of the anchors up to {max(known):.3g}" if known else ""
     poor = len(event.conditions) - len(known)
     return text + (f"; {poor} sites of lower rank than they have dimensions" if poor else "")
+
+
+def _rehearsal(event: RehearsalStarted | RehearsalDone) -> str:
+    if isinstance(event, RehearsalStarted):
+        return (
+            f"rehearsal of {', '.join(map(str, event.ks))} groups in {event.rounds} rounds and {event.folds} folds: at "
+            f"most {event.bytes_each_way / 1e6:.1f} MB to and from a site, about {duration(event.seconds)}"
+        )
+    outcome = event.outcome
+    losses = ", ".join(f"{k}: {loss:.3f}" for k, loss in zip(outcome.ks, outcome.losses, strict=True))
+    return f"log loss by number of groups: {losses}; {outcome.k} chosen (by silhouette {event.by_silhouette})"
 
 
 def _grouping(event: GroupsFormed) -> str:

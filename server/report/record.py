@@ -30,6 +30,7 @@ from server.history.events import (
     GroupsFormed,
     MemoryLost,
     ModelKept,
+    RehearsalDone,
     ReplyAccepted,
     RoundFinished,
     RoundTrained,
@@ -93,6 +94,7 @@ class RunRecord:
     cards: dict[str, SiteCard] = field(default_factory=dict)
     grouping: Grouping | None = None
     distance: NDArray[np.float64] | None = None
+    rehearsal: RehearsalDone | None = None
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
     rounds: list[RoundFinished] = field(default_factory=list)  # those that were tested
     trained: int = 0  # rounds
@@ -255,6 +257,8 @@ def _take(record: RunRecord, event: Event) -> None:
             record.cards[card.name] = card
         case GroupsFormed(sites, labels):
             record.grouping = Grouping(sites, np.array(labels, np.int64), event.k_window or (), event.cv, event.chance)
+        case RehearsalDone():
+            record.rehearsal = event
         case SitePlaced(number, site, group, confidence):
             record.placed[site] = (number, group, confidence)
         case ReplyAccepted():

@@ -93,6 +93,9 @@ def _study(
     count = len(groups)
     matrix = np.frombuffer(distance, np.float64).reshape(count, count)
     partition = get_method(method).partition
+    if settings.choice == "rehearsal":
+        # Nobody can be rehearsed with here: what is looked at is how sure the groups are, given their number.
+        settings = settings.model_copy(update={"k": int(groups.max()) + 1})
 
     def form(part: NDArray[np.float64]) -> NDArray[np.int64]:
         return partition.form(part, len(part), settings, chance).labels

@@ -11,6 +11,7 @@ import numpy as np
 
 from common.readable import duration, megabytes, percent
 from server.clustering import Chance
+from server.history.events import RehearsalDone
 from server.report.record import RunRecord, accuracies
 from server.report.study import LEFT_OUT, NO_STRUCTURE, Study, reading
 from server.report.training_figures import baseline, naming_accuracy
@@ -258,6 +259,8 @@ def choice_of_k(record: RunRecord, study: Study) -> str:
     """What K was chosen, and how often the same comes out when sites are left out."""
     assert record.grouping is not None
     k = len(np.unique(record.grouping.labels))
+    if record.rehearsal is not None:
+        return _by_rehearsal(record.rehearsal)
     if study.stability is None:
         return f"{count(k, 'group')}."
     same = study.stability.group_counts.get(k, 0)
@@ -269,6 +272,24 @@ def choice_of_k(record: RunRecord, study: Study) -> str:
         f"{count(k, 'group')}. With {LEFT_OUT:.0%} of the sites left out, {same} of {study.stability.draws} draws end "
         f"with as many{rest}."
     )
+
+
+def _by_rehearsal(rehearsal: RehearsalDone) -> str:
+    """What the rehearsal found, and whether the silhouette agrees."""
+    outcome = rehearsal.outcome
+    losses = dict(zip(outcome.ks, outcome.losses, strict=True))
+    best = min(losses, key=lambda k: (losses[k], k))
+    text = f"{count(outcome.k, 'group')}, by rehearsal: log loss {losses[outcome.k]:.3f}"
+    if outcome.k != 1:
+        text += f", {losses[1]:.3f} with one group"
+    if best != outcome.k:
+        text += f"; {best} would have {losses[best]:.3f}, which is not clearly better"
+    if rehearsal.by_silhouette == outcome.k:
+        return f"{text}. The silhouette chooses the same."
+    silhouette = losses.get(rehearsal.by_silhouette)
+    beside = "" if silhouette is None else f", with a log loss of {silhouette:.3f}"
+    rest = f"The silhouette would choose {rehearsal.by_silhouette}{beside}: trust the rehearsal, which measured it."
+    return f"{text}. {rest}"
 
 
 def doubtful(record: RunRecord, study: Study) -> str:
