@@ -14,7 +14,7 @@ from server.asking.grid import StreamingGrid
 from server.clustering import MergeTree, Rehearsed, merge_tree
 from server.groups import Groups
 from server.history.events import Audience, GroupsFormed, RehearsalDone, SiteEnrolled, SitePlaced, SiteRenewed
-from server.methods import Grouping, Method
+from server.methods import Grouping, Method, Placement
 from server.methods.training import TrainingRule
 from server.roster import Member, Roster
 
@@ -142,11 +142,18 @@ class Membership:
                 self.roster.move(name, node, introduction)
                 self._audience.tell(SiteEnrolled(introduction.card, late=True))
                 continue
-            distance = None
-            if self._method.distance is not None:
-                distance = self._method.distance([*self.roster.members, introduction], self._config)[-1, :-1]
-            placement = self._method.partition.place(distance, self.roster.labels)
+            placement = self._place(introduction)
             self.groups.admit(placement.group, self._start)
             self.roster.add(Member(introduction.card, node, introduction.fingerprint, placement.group))
             self._audience.tell(SiteEnrolled(introduction.card, late=True))
-            self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence))
+            self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence, placement.fits))
+
+    def _place(self, introduction: wire.Introduction) -> Placement:
+        """Where a newcomer belongs."""
+        members, labels = self.roster.members, self.roster.labels
+        if self._method.place is not None:
+            return self._method.place(members, labels, introduction, self._config)
+        distance = None
+        if self._method.distance is not None:
+            distance = self._method.distance([*members, introduction], self._config)[-1, :-1]
+        return self._method.partition.place(distance, labels)

@@ -10,6 +10,7 @@ from server.clustering.distances import overlap_distance
 from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.guarded import agglomerate_guarded
 from server.clustering.linkage import Linkage, MergeTree, agglomerate, merge_tree
+from server.clustering.newcomer import find_place
 from server.clustering.rehearsed import Rehearsed, fewest_as_good
 from server.clustering.scaling import SiteMap, site_map
 from server.clustering.select_k import KSelection, agglomerate_auto, select_k
@@ -32,6 +33,7 @@ __all__ = [
     "cosine_distance",
     "cosine_similarity",
     "fewest_as_good",
+    "find_place",
     "mean_silhouette",
     "merge_tree",
     "modularity_partition",

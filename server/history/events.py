@@ -159,12 +159,13 @@ class Solved:
 
 @dataclass(frozen=True)
 class SitePlaced:
-    """A late site was put into a group by its fingerprint."""
+    """A late site was put into a group by its fingerprint; `fits` false: the nearest one, which it is unlike."""
 
     round_number: int
     site: str
     group: int
     confidence: float
+    fits: bool = True
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,9 @@ class PlainProgress:
                 return _rehearsal(event)
             case Solved():
                 return _choice(event)
-            case SitePlaced(_, site, group, confidence):
-                return f"late site {site} joins group {group} (confidence {confidence:.2f})"
+            case SitePlaced(_, site, group, confidence, fits):
+                unlike = "" if fits else ": it fits nowhere, and this group is the nearest"
+                return f"late site {site} joins group {group} (confidence {confidence:.2f}){unlike}"
             case GroupKept(round_number, group, replies, needed):
                 return f"round {round_number}: group {group} keeps its model ({replies} of {needed} updates needed)"
             case RoundTrained() | RoundFinished():

@@ -28,10 +28,14 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a late site belongs. A `group` equal to the number of groups founds a new one."""
+    """Where a late site belongs. A `group` equal to the number of groups founds a new one.
+
+    `confidence` lies between 0 and 1; `fits` false: the site is as unlike the others there as it is unlike everybody.
+    """
 
     group: int
     confidence: float
+    fits: bool = True
 
 
 class PartitionRule(Protocol):
@@ -62,6 +66,8 @@ class Described(Protocol):
 
 
 Distance = Callable[[Sequence[Described], Config], NDArray[np.float64]]
+# The members with their groups, and the newcomer.
+Place = Callable[[Sequence[Described], NDArray[np.int64], Described, Config], Placement]
 ChanceTest = Callable[[Sequence[Described]], Chance]
 
 
@@ -83,6 +89,9 @@ class Method:
         Distance matrix of the sites; None: the partition needs none.
     chance
         Tests whether the sites differ by more than chance; None: their fingerprints do not tell.
+    place
+        Finds the place of a newcomer by what the fingerprints tell of their own noise; None: `partition` does, by
+        distance.
     fingerprint_needs_model
         Whether the query carries the model every site starts from.
     migration
@@ -111,6 +120,7 @@ class Method:
     fingerprint: str | None = None
     distance: Distance | None = None
     chance: ChanceTest | None = None
+    place: Place | None = None
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"
     clustered: bool = True

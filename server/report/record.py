@@ -96,6 +96,7 @@ class RunRecord:
     distance: NDArray[np.float64] | None = None
     rehearsal: RehearsalDone | None = None
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
+    strangers: set[str] = field(default_factory=set)  # late sites that fit nowhere
     rounds: list[RoundFinished] = field(default_factory=list)  # those that were tested
     trained: int = 0  # rounds
     trained_labels: dict[str, int] = field(default_factory=dict)  # after the last round that was trained
@@ -259,8 +260,9 @@ def _take(record: RunRecord, event: Event) -> None:
             record.grouping = Grouping(sites, np.array(labels, np.int64), event.k_window or (), event.cv, event.chance)
         case RehearsalDone():
             record.rehearsal = event
-        case SitePlaced(number, site, group, confidence):
+        case SitePlaced(number, site, group, confidence, fits):
             record.placed[site] = (number, group, confidence)
+            record.strangers |= set() if fits else {site}
         case ReplyAccepted():
             _add_traffic(record, event)
         case RunEnded(outcome, reason):

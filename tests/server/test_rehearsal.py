@@ -177,7 +177,7 @@ def rehearsed(small_config: MakeConfig, **changes: object):  # type: ignore[no-u
 
 
 def test_a_rehearsal_decides_how_many_groups(small_config: MakeConfig) -> None:
-    record, grid = run(rehearsed(small_config))
+    record, _ = run(rehearsed(small_config))
     (planned,), (done,), (formed,) = (record.of(kind) for kind in (RehearsalStarted, RehearsalDone, GroupsFormed))
     assert done.outcome.ks == planned.ks == (1, 2, 3, 4, 5, 6)
     assert planned.folds == 5

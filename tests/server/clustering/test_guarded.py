@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from common.signature import Signature
-from server.clustering import Chance, agglomerate_auto, agglomerate_guarded, chance_of, overlap_distance
+from server.clustering import Chance, agglomerate_auto, agglomerate_guarded, chance_of, find_place, overlap_distance
 from server.clustering.chance import LEVEL, chance_of_shares, moments
 from server.clustering.class_means import chance_of_means
 from server.clustering.distances import disjoint_distance
+from server.clustering.newcomer import MOST_MEMBERS, Place, _sample, pooled
 
 CERTAIN = Chance(0.0, 0.0)
 
@@ -282,3 +283,80 @@ def test_disjoint_sites_are_farther_apart_than_most_others() -> None:
     assert disjoint_distance(matrix, "guarded") == pytest.approx(2 * p95)
     assert disjoint_distance(matrix) == disjoint_distance(matrix, "published") == pytest.approx(min(2 * p95, p99))
     assert disjoint_distance(np.full((2, 2), np.nan), "guarded") == 1.0
+
+
+# Newcomers
+
+
+def two_groups(seed: int, gap: float, samples: int = 30) -> tuple[list[Signature], NDArray[np.int64]]:
+    labels = np.arange(10) % 2
+    direction = np.random.default_rng(seed).normal(size=12)
+    signatures, _ = federation(seed, np.full((10, 3), samples), shifts=gap * np.outer(labels, direction))
+    return signatures, labels
+
+
+def placed(seed: int, gap: float, away: float = 0.0, samples: int = 10) -> Place:
+    """A newcomer of group 1 among nine members; `away`: it is unlike all of them by so much."""
+    labels = np.arange(10) % 2
+    rng = np.random.default_rng((seed, 2))
+    shifts = gap * np.outer(labels, np.random.default_rng(seed).normal(size=12))
+    shifts[9] += away * rng.normal(size=12)
+    counts = np.full((10, 3), 30)
+    counts[9] = samples
+    signatures, sizes = federation(seed, counts, shifts=shifts)
+    return find_place(
+        signatures[9],
+        sizes[9],
+        signatures[:9],
+        sizes[:9],
+        labels[:9],
+        lambda s: overlap_distance(s, rule="guarded"),
+        rng,
+    )
+
+
+def test_a_newcomer_joins_its_group_and_knows_how_sure_that_is() -> None:
+    clear = [placed(seed, gap=1.5) for seed in range(20)]
+    assert all(place.group == 1 and place.confidence > 0.95 for place in clear)
+    # Where groups are the same, nothing is sure; where they are a little apart, being right goes with being sure.
+    unclear = [placed(seed, gap=0.0) for seed in range(20)]
+    assert np.mean([place.confidence for place in unclear]) < 0.9
+    close = [placed(seed, gap=0.15, samples=6) for seed in range(40)]
+    right = np.array([place.group == 1 for place in close])
+    sure = np.array([place.confidence for place in close])
+    assert sure.mean() == pytest.approx(right.mean(), abs=0.2)
+
+
+def test_a_newcomer_that_fits_nowhere_is_told_so() -> None:
+    assert sum(not placed(seed, gap=1.5).fits for seed in range(40)) <= 5
+    assert sum(not placed(seed, gap=1.5, away=2.0).fits for seed in range(20)) >= 19
+
+
+def test_a_newcomer_to_one_group_and_to_one_site() -> None:
+    signatures, _ = two_groups(0, 0.0)
+    rng = np.random.default_rng(0)
+    for members in (signatures[:9], signatures[:1]):
+        place = find_place(
+            signatures[9], 90, members, [90] * len(members), np.zeros(len(members), np.int64), overlap_distance, rng
+        )
+        assert place.group == 0
+        assert place.confidence == 1.0
+        assert place.fits
+
+
+def test_many_members_are_sampled_from_every_group() -> None:
+    labels = np.sort(np.arange(400) % 7)
+    chosen = _sample(labels)
+    assert len(chosen) <= MOST_MEMBERS
+    assert set(labels[chosen].tolist()) == set(range(7))
+    assert _sample(np.arange(150)).tolist() == list(range(150))
+
+
+def test_what_a_group_has_in_common() -> None:
+    a = Signature(np.array([0, 2]), np.array([[1, 0], [0, 1]], np.float32), np.array([0.5, 0.5]))
+    b = Signature(np.array([2]), np.array([[0, 4]], np.float32), np.array([1.0]))
+    both, known = pooled([a, b], [4, 6])
+    assert known.tolist() == [2.0, 8.0]
+    assert both.classes.tolist() == [0, 2]
+    assert both.shares.tolist() == [0.25, 0.75]
+    np.testing.assert_allclose(both.prototypes, [[1, 0], [0, (2 * 1 + 6 * 4) / 8]], rtol=1e-6)
