@@ -97,6 +97,7 @@ class Request:
             rounds=self.task.rounds,
             group=self.task.group or 0,
             device=default_device(),
+            embedded=self.embedded,
         )
 
     def encoder(self) -> Encoder:

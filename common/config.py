@@ -97,7 +97,14 @@ class EncoderSettings(Section):
 class ClusterSettings(Section):
     """From signatures to groups."""
 
-    k: int = Field(0, ge=0, description="fixed number of groups; 0: chosen by silhouette")
+    rule: Literal["guarded", "published"] = Field(
+        "guarded", description="guarded: groups only where sites differ by more than chance; published: as in the paper"
+    )
+    choice: Literal["silhouette", "rehearsal"] = Field(
+        "silhouette",
+        description="what decides how many groups; rehearsal: heads are trained for every number, before training",
+    )
+    k: int = Field(0, ge=0, description="fixed number of groups; 0: chosen")
     threshold: float = Field(0.0, ge=0, description="stop merging above this distance; 0: not used")
     k_max: int = Field(10, ge=1, description="largest K the automatic choice may fall back to")
     linkage: Literal["average", "complete", "single"] = Field("average", description="agglomerative linkage")

@@ -1,8 +1,8 @@
-"""What a site says about its data before training: one mean embedding per class."""
+"""What a site says about its data before training: one mean embedding per class, and how its samples scatter."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +13,14 @@ from common.site_card import Fingerprint, SiteCard
 _MAX_DIMENSION = 65_536
 # Shares are float64 quotients of integers, so their sum is off by rounding at most.
 SHARE_SUM_TOLERANCE = 1e-6
+# Squares of float32 embeddings stay below it, and its own square is still a number.
+_MAX_SCATTER = 1e100
+_FORM = (
+    ("classes", np.int64, 1),
+    ("prototypes", np.float32, 2),
+    ("shares", np.float64, 1),
+    ("scatter", np.float64, 1),
+)
 
 
 class InvalidSignature(ValueError):
@@ -31,6 +39,9 @@ class Signature(Fingerprint):
         Row c is the mean embedding of the site's training samples of `classes[c]` (mu in the paper).
     shares : float64[C]
         Share of each class among the site's training samples (w in the paper); sums to 1.
+    scatter : float64[C]
+        Mean squared distance of the class's embeddings from their mean: how far a prototype is off by chance follows
+        from it. Left out, it is 0, as if all samples of a class were one: then no difference is chance.
     """
 
     kind: ClassVar[str] = "signature"
@@ -40,18 +51,22 @@ class Signature(Fingerprint):
     classes: NDArray[np.int64]
     prototypes: NDArray[np.float32]
     shares: NDArray[np.float64]
+    scatter: NDArray[np.float64] = field(default=None)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        for name, dtype, ndim in (("classes", np.int64, 1), ("prototypes", np.float32, 2), ("shares", np.float64, 1)):
+        if self.scatter is None:
+            object.__setattr__(self, "scatter", np.zeros(np.shape(self.classes)))
+        for name, dtype, ndim in _FORM:
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim:
                 raise InvalidSignature(f"{name} must be a {ndim}-dimensional {np.dtype(dtype).name} array")
         count = len(self.classes)
         if count == 0:
             raise InvalidSignature("a signature needs at least one class")
-        if self.prototypes.shape[0] != count or len(self.shares) != count:
+        if self.prototypes.shape[0] != count or len(self.shares) != count or len(self.scatter) != count:
             raise InvalidSignature(
-                f"{count} classes, {self.prototypes.shape[0]} prototypes and {len(self.shares)} shares do not match"
+                f"{count} classes, {self.prototypes.shape[0]} prototypes, {len(self.shares)} shares and "
+                f"{len(self.scatter)} scatters do not match"
             )
         if self.prototypes.shape[1] == 0:
             raise InvalidSignature("prototypes have no dimensions")
@@ -63,6 +78,8 @@ class Signature(Fingerprint):
             raise InvalidSignature("shares must lie in (0, 1]")
         if abs(float(self.shares.sum()) - 1.0) > SHARE_SUM_TOLERANCE:
             raise InvalidSignature(f"shares sum to {float(self.shares.sum()):.6f}, not to 1")
+        if not np.isfinite(self.scatter).all() or np.any(self.scatter < 0) or np.any(self.scatter > _MAX_SCATTER):
+            raise InvalidSignature(f"scatter must lie between 0 and {_MAX_SCATTER:g}")
 
     def check(self, card: SiteCard) -> None:
         """Raise unless this can be the signature of the site that the card describes."""
@@ -75,6 +92,8 @@ class Signature(Fingerprint):
         present = np.flatnonzero(shares)
         if not np.array_equal(self.classes, present) or not np.allclose(self.shares, shares[present]):
             raise InvalidSignature("its classes and shares are not those of the class counts")
+        if np.any(self.scatter[np.array(card.class_counts)[present] == 1] > 0):
+            raise InvalidSignature("a class with a single sample has no scatter")
 
     @property
     def dimension(self) -> int:

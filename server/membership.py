@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from common import wire
 from common.config import Config, SettingsError
@@ -11,14 +12,24 @@ from common.signature import Signature
 from common.state import State
 from server.asking.enrolment import Enrolment
 from server.asking.grid import StreamingGrid
-from server.clustering import group_differences
+from server.clustering import MergeTree, Rehearsed, group_differences, merge_tree
 from server.groups import Groups, dominant
-from server.history.events import Audience, GroupsCompared, GroupsFormed, SiteEnrolled, SitePlaced, SiteRenewed
-from server.methods import Method
+from server.history.events import (
+    Audience,
+    GroupsCompared,
+    GroupsFormed,
+    RehearsalDone,
+    SiteEnrolled,
+    SitePlaced,
+    SiteRenewed,
+)
+from server.methods import Grouping, Method, Placement
 from server.methods.training import GroupingRule
 from server.roster import Member, Roster
 
 _log = logging.getLogger("coterie")
+
+Rehearse = Callable[[MergeTree], Rehearsed | None]
 
 
 class NoSites(SettingsError):
@@ -66,11 +77,17 @@ class Membership:
             raise NoSites(f"no site can take part: {self._enrolment.why_nobody()}")
         return self.roster.members
 
-    def form_groups(self, rule: GroupingRule) -> None:
-        """Group the members as the method says, and give each group its first model."""
+    def form_groups(self, rule: GroupingRule, rehearse: Rehearse | None = None) -> None:
+        """Group the members as the method says, and give each group its first model.
+
+        `rehearse` measures what every cut of a tree of merges brings, where that is to decide.
+        """
         members = self.roster.members
         distance = None if self._method.distance is None else self._method.distance(members, self._config)
-        grouping = self._method.partition.form(distance, len(members), self._config.cluster)
+        chance = None if self._method.chance is None else self._method.chance(members)
+        grouping = self._method.partition.form(distance, len(members), self._config.cluster, chance)
+        if rehearse is not None and distance is not None:
+            grouping = self._rehearsed(grouping, merge_tree(distance, linkage=self._config.cluster.linkage), rehearse)
         for member, label in zip(members, grouping.labels, strict=True):
             member.group = int(label)
         opening = rule.open()
@@ -90,6 +107,7 @@ class Membership:
                 k_scores=dict(selection.scores) if selection else None,
                 k_window=tuple(selection.window) if selection else None,
                 cv=selection.cv if selection else None,
+                chance=chance,
             )
         )
         self._compare_groups(members)
@@ -111,6 +129,14 @@ class Membership:
                     "%s has %.0f %% of the samples of group %d: its updates decide the group's model; "
                     "aggregate.cap limits what one site counts for", found[0], 100 * found[1], group,
                 )  # fmt: skip
+
+    def _rehearsed(self, grouping: Grouping, tree: MergeTree, rehearse: Rehearse) -> Grouping:
+        """Cut the tree where the rehearsal says; where it can say nothing, as the silhouette did."""
+        outcome = rehearse(tree)
+        if outcome is None:
+            return grouping
+        self._audience.tell(RehearsalDone(outcome, int(grouping.labels.max()) + 1))
+        return replace(grouping, labels=tree.cut(outcome.k))
 
     def rejoin(self, grid: StreamingGrid, round_number: int) -> None:
         """Find out which node each member sits on now. Who is missing is waited for no longer than at any start."""
@@ -145,10 +171,7 @@ class Membership:
                 self.roster.move(name, node, introduction)
                 self._audience.tell(SiteEnrolled(introduction.card, late=True))
                 continue
-            distance = None
-            if self._method.distance is not None:
-                distance = self._method.distance([*self.roster.members, introduction], self._config)[-1, :-1]
-            placement = self._method.partition.place(distance, self.roster.labels)
+            placement = self._place(introduction)
             member = Member(introduction.card, node, introduction.fingerprint, placement.group)
             self.roster.add(member)
             self._audience.tell(SiteEnrolled(introduction.card, late=True))
@@ -156,4 +179,14 @@ class Membership:
             placement = rule.place(name, round_number - 1) or placement
             member.group = placement.group
             self.groups.admit(placement.group, self._start)
-            self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence))
+            self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence, placement.fits))
+
+    def _place(self, introduction: wire.Introduction) -> Placement:
+        """Where a newcomer belongs."""
+        members, labels = self.roster.members, self.roster.labels
+        if self._method.place is not None:
+            return self._method.place(members, labels, introduction, self._config)
+        distance = None
+        if self._method.distance is not None:
+            distance = self._method.distance([*members, introduction], self._config)[-1, :-1]
+        return self._method.partition.place(distance, labels)

@@ -22,11 +22,13 @@ from common.classes import agreed_classes
 from common.config import Config
 from common.methods import agreement_on
 from common.randomness import generator
+from common.signature import Signature
 from common.state import Extras, State
 from server.aggregation import Aggregation
 from server.asking.grid import StreamingGrid
 from server.asking.stage import Exchange, Question, ask
 from server.asking.tasks import Tasks
+from server.clustering import MergeTree, Rehearsed
 from server.history import checkpoint
 from server.history.events import (
     Audience,
@@ -40,6 +42,7 @@ from server.membership import Membership
 from server.methods import Method, migration_rule
 from server.methods.training import Mover
 from server.migration.review import Migration
+from server.rehearsal import Rehearsal
 from server.roster import Member
 from server.rounds.final import hand_out, personalise
 from server.rounds.round import Reply, Round, Screening
@@ -274,7 +277,22 @@ class ClusteredStrategy(Strategy):
         """Get to know the sites, and form the groups."""
         self._grid = grid
         self._members.enrol(grid)
-        self._members.form_groups(self._grouping)
+        rehearse = self._rehearse if self._config.cluster.choice == "rehearsal" else None
+        self._members.form_groups(self._grouping, rehearse)
+
+    def _rehearse(self, tree: MergeTree) -> Rehearsed | None:
+        """Measure what every cut of the tree brings."""
+        members = self._roster.members
+        widths = {member.fingerprint.dimension for member in members if isinstance(member.fingerprint, Signature)}
+        rehearsal = Rehearsal(
+            self._config,
+            self._audience,
+            self.setting.stamp,
+            members,
+            widths.pop(),
+            len(agreed_classes(self._config.data)),
+        )
+        return rehearsal.run(self._streaming(), tree)
 
     def _ask_again(self, members: Sequence[Member], round_number: int) -> dict[str, wire.Introduction]:
         return self._members.ask_again(self._streaming(), members, round_number)

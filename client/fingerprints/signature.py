@@ -1,4 +1,4 @@
-"""The signature of FMCL: one mean embedding per class."""
+"""The signature of FMCL: one mean embedding per class, and how far the samples scatter about it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from common.signature import Signature
 def signature(embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> Signature:
     """Describe a site's training samples by class (FMCL, section 1).
 
-    For every class c that is present: the prototype mu_{i,c} = mean of phi(x) over the site's samples of class c, and
-    the share w_{i,c} = n_{i,c} / n_i. Sums are accumulated in float64.
+    For every class c that is present: the prototype mu_{i,c} = mean of phi(x) over the site's samples of class c, the
+    share w_{i,c} = n_{i,c} / n_i, and the scatter, the mean of |phi(x) - mu_{i,c}|^2. Sums are accumulated in float64.
 
     Parameters
     ----------
@@ -25,6 +25,11 @@ def signature(embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> Sig
         raise ValueError(f"{len(embeddings)} embeddings and {len(labels)} labels do not match")
     classes, counts = np.unique(labels, return_counts=True)
     prototypes = np.empty((len(classes), embeddings.shape[1]), np.float32)
+    scatter = np.empty(len(classes))
     for row, label in enumerate(classes):
-        prototypes[row] = embeddings[labels == label].mean(axis=0, dtype=np.float64)
-    return Signature(classes.astype(np.int64), prototypes, counts / len(labels))
+        samples = embeddings[labels == label].astype(np.float64)
+        mean = samples.mean(axis=0)
+        samples -= mean
+        prototypes[row] = mean
+        scatter[row] = np.einsum("nd,nd->", samples, samples) / len(samples)
+    return Signature(classes.astype(np.int64), prototypes, counts / len(labels), scatter)

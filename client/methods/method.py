@@ -43,6 +43,8 @@ class Visit:
         Of the run, the round and the site.
     device
         Where to train.
+    embedded
+        Makes the embeddings of the site's training samples, float32[n, d], for a method that asks for them.
     """
 
     network: nn.Module
@@ -55,6 +57,7 @@ class Visit:
     rounds: int
     group: int
     device: torch.device
+    embedded: Callable[[], NDArray[np.float32]] = field(default=lambda: np.empty((0, 0), np.float32))
 
     def load(self, state: State) -> nn.Module:
         """Give the network these weights."""

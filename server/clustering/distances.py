@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +20,8 @@ STRIP = 256
 
 # A matrix product need not give the two halves of a symmetric matrix the same last bits.
 SYMMETRY_TOLERANCE = 1e-9
+
+GroupingRule = Literal["guarded", "published"]
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -54,6 +57,7 @@ def overlap_distance(
     beta: float = 100.0,
     epsilon: float = 1e-3,
     overlap: bool = True,
+    rule: GroupingRule = "published",
 ) -> Matrix:
     """Distance D between every two sites: share-weighted cosine distance over shared classes, times a multiplier.
 
@@ -69,6 +73,8 @@ def overlap_distance(
         Exponent and cap of the multiplier; the floor that keeps quotients defined.
     overlap
         False is the "no overlap" ablation: m = 1.
+    rule
+        How far apart sites without a shared class are: see `disjoint_distance`.
 
     Returns
     -------
@@ -110,7 +116,7 @@ def overlap_distance(
         block[...] = np.where(np.tri(len(block), dtype=bool), block.T, block)
     if any_disjoint:
         np.fill_diagonal(distance, np.nan)
-        np.copyto(distance, disjoint_distance(distance), where=np.isnan(distance))
+        np.copyto(distance, disjoint_distance(distance, rule), where=np.isnan(distance))
     np.fill_diagonal(distance, 0.0)
     return distance
 
@@ -134,11 +140,13 @@ def overlap_multiplier(mass: Matrix, *, alpha: float, beta: float, epsilon: floa
     return np.minimum(multiplier, beta, out=multiplier)
 
 
-def disjoint_distance(distance: Matrix) -> float:
+def disjoint_distance(distance: Matrix, rule: GroupingRule = "published") -> float:
     """D_big = min(2 P95, P99) over the defined entries of float64[N, N], NaN marking the others; 1 if none (section 2).
 
-    The percentiles interpolate linearly. Only the largest twentieth is kept on the way: a copy of all entries to sort
-    would cost more than the rest of the distance's arithmetic.
+    That is no more than the largest distance between sites that share a class, and where groups have disjoint labels
+    all of those lie within groups: guarded, D_big = 2 P95. The percentiles interpolate linearly. Only the largest
+    twentieth is kept on the way: a copy of all entries to sort would cost more than the rest of the distance's
+    arithmetic.
     """
     defined = distance.size - int(np.count_nonzero(np.isnan(distance)))
     if not defined:
@@ -156,7 +164,7 @@ def disjoint_distance(distance: Matrix) -> float:
     tail = np.partition(tail, len(tail) - keep)[-keep:]
     tail.sort()
     p95, p99 = np.interp(ranks, np.arange(defined - keep, defined), tail)
-    return float(min(2 * p95, p99))
+    return float(2 * p95 if rule == "guarded" else min(2 * p95, p99))
 
 
 def checked_distance(distance: ArrayLike) -> Matrix:

@@ -27,10 +27,11 @@ def site_silhouettes(distance: ArrayLike, labels: NDArray[np.int64]) -> Vector:
     return _silhouettes_of_sums(matrix @ _indicator(labels), labels)
 
 
-def silhouettes_of_cuts(distance: Matrix, tree: MergeTree, k_max: int) -> dict[int, float]:
+def silhouettes_of_cuts(distance: Matrix, tree: MergeTree, k_max: int, *, singles: bool = True) -> dict[int, float]:
     """S(K) of the cuts K = 1..min(k_max, N) of a tree, with one pass over the matrix for all of them.
 
-    A coarser cut joins whole clusters of the finest one, so its sums of distances are sums of that one's columns.
+    A coarser cut joins whole clusters of the finest one, so its sums of distances are sums of that one's columns. With
+    `singles` false a site that is alone is nobody's nearest cluster: it says nothing of how the others are parted.
     """
     finest = tree.cut(min(k_max, tree.sites))
     sums = distance @ _indicator(finest)
@@ -38,7 +39,7 @@ def silhouettes_of_cuts(distance: Matrix, tree: MergeTree, k_max: int) -> dict[i
     scores = {}
     for k in range(1, min(k_max, tree.sites) + 1):
         labels = tree.cut(k)
-        scores[k] = float(_silhouettes_of_sums(sums @ _indicator(labels[representative]), labels).mean())
+        scores[k] = float(_silhouettes_of_sums(sums @ _indicator(labels[representative]), labels, singles).mean())
     return scores
 
 
@@ -47,15 +48,17 @@ def _indicator(labels: NDArray[np.int64]) -> Matrix:
     return np.eye(int(labels.max()) + 1)[labels]
 
 
-def _silhouettes_of_sums(sums: Matrix, labels: NDArray[np.int64]) -> Vector:
+def _silhouettes_of_sums(sums: Matrix, labels: NDArray[np.int64], singles: bool = True) -> Vector:
     """The silhouette of each site from float64[N, K], its summed distance to each cluster."""
     sites = np.arange(len(labels))
     sizes = np.bincount(labels)
-    if len(sizes) == 1:
+    if len(sizes) == 1 or (not singles and (sizes > 1).sum() < 2):
         return np.zeros(len(labels))
     own_size = sizes[labels]
     own = sums[sites, labels] / np.maximum(own_size - 1, 1)
     to_others = sums / sizes
+    if not singles:
+        to_others[:, sizes == 1] = np.inf
     to_others[sites, labels] = np.inf
     nearest = to_others.min(axis=1)
     widest = np.maximum(own, nearest)

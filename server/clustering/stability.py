@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from server.clustering.distances import Matrix, Vector, checked_distance
 
-# With fewer there is nothing left to group once one is left out.
-FEWEST_SITES = 3
+# With three, two are left once one is left out: they have one distance, and nothing to hold it against.
+FEWEST_SITES = 4
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def redraw(
 ) -> Stability | None:
     """Group random `share`s of the sites anew by `group`, which takes a distance matrix and returns labels 0..K-1.
 
-    At least one site is left out each time. None for fewer than three sites.
+    At least one site is left out each time. None for fewer than four sites.
     """
     matrix = checked_distance(distance)
     count = len(matrix)

@@ -19,7 +19,15 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from server.history import run_directory
-from server.history.events import Event, GroupsFormed, RoundFinished, RunResumed, RunStarted, SitesPersonalised
+from server.history.events import (
+    Event,
+    GroupsFormed,
+    RehearsalDone,
+    RoundFinished,
+    RunResumed,
+    RunStarted,
+    SitesPersonalised,
+)
 
 # Models, distance and confusion matrices have files of their own: they are not written, and so they are when they are
 # read.
@@ -94,6 +102,11 @@ def _check_names(event: Event) -> None:
     match event:
         case GroupsFormed(sites, labels) if len(sites) != len(labels):
             raise InvalidEvent(f"{len(labels)} labels for {len(sites)} sites")
+        case RehearsalDone(outcome) if (
+            len({len(outcome.ks), len(outcome.losses), len(outcome.low), len(outcome.high)}) > 1
+            or outcome.k not in outcome.ks
+        ):
+            raise InvalidEvent("its losses are not those of its numbers of groups")
         case RoundFinished(sites=tested, labels=known) if not tested.keys() <= known.keys():
             raise InvalidEvent("a site was tested that is in no group")
         case SitesPersonalised(sites=tested, kept=kept) if not tested.keys() <= kept.keys():

@@ -14,10 +14,10 @@ from common.config import Config
 from common.metrics import Metrics, site_spread
 from common.site_card import SiteCard
 from common.state import State
-from server.clustering import GroupDifference
+from server.clustering import Chance, GroupDifference, Rehearsed
 from server.migration import Evidence
 
-Stage = Literal["enrol", "train", "group", "confirm", "evaluate", "personalise", "solve", "keep"]
+Stage = Literal["enrol", "rehearse", "train", "group", "confirm", "evaluate", "personalise", "solve", "keep"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class SiteRenewed:
 
 @dataclass(frozen=True)
 class GroupsFormed:
-    """Sites were grouped. `labels[i]` is the group of `sites[i]`."""
+    """Sites were grouped. `labels[i]` is the group of `sites[i]`; `chance`: whether they differ by more than that."""
 
     sites: tuple[str, ...]
     labels: tuple[int, ...]
@@ -107,6 +107,26 @@ class GroupsFormed:
     k_scores: dict[int, float] | None
     k_window: tuple[int, ...] | None
     cv: float | None
+    chance: Chance | None = None
+
+
+@dataclass(frozen=True)
+class RehearsalStarted:
+    """Heads will be trained for these numbers of groups: what that costs the site that gets the most, about."""
+
+    ks: tuple[int, ...]
+    rounds: int
+    folds: int
+    bytes_each_way: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RehearsalDone:
+    """What every number of groups would bring; `by_silhouette` is the number that the silhouette would choose."""
+
+    outcome: Rehearsed
+    by_silhouette: int
 
 
 @dataclass(frozen=True)
@@ -146,12 +166,13 @@ class Solved:
 
 @dataclass(frozen=True)
 class SitePlaced:
-    """A late site was put into a group by its fingerprint."""
+    """A late site was put into a group by its fingerprint; `fits` false: the nearest one, which it is unlike."""
 
     round_number: int
     site: str
     group: int
     confidence: float
+    fits: bool = True
 
 
 @dataclass(frozen=True)
@@ -294,6 +315,8 @@ Event = (
     | SiteRenewed
     | GroupsFormed
     | GroupsCompared
+    | RehearsalStarted
+    | RehearsalDone
     | Solving
     | Solved
     | SitePlaced

@@ -179,6 +179,7 @@ def _clusters(event: GroupsFormed, compared: bool) -> dict[str, object]:
         "cv": None if event.cv is None else run_directory.finite(event.cv),
         "window": event.k_window,
         "silhouette": scores or None,
+        "chance": None if event.chance is None else {"shares": event.chance.shares, "means": event.chance.means},
         "distance_order": event.sites if compared else None,
     }
 

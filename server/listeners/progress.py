@@ -25,6 +25,8 @@ from server.history.events import (
     GroupsFormed,
     Listener,
     MemoryLost,
+    RehearsalDone,
+    RehearsalStarted,
     ReplyAccepted,
     RoundFinished,
     RoundTrained,
@@ -45,6 +47,7 @@ from server.migration import Evidence
 
 _STAGES = {
     "enrol": "getting to know the sites",
+    "rehearse": "rehearsing",
     "train": "training",
     "group": "grouping the sites",
     "confirm": "examining suspects",
@@ -141,10 +144,13 @@ class PlainProgress:
             case GroupsFormed():
                 self._clock.begin_rounds()
                 return _grouping(event)
+            case RehearsalStarted() | RehearsalDone():
+                return _rehearsal(event)
             case Solved():
                 return _choice(event)
-            case SitePlaced(_, site, group, confidence):
-                return f"late site {site} joins group {group} (confidence {confidence:.2f})"
+            case SitePlaced(_, site, group, confidence, fits):
+                unlike = "" if fits else ": it fits nowhere, and this group is the nearest"
+                return f"late site {site} joins group {group} (confidence {confidence:.2f}){unlike}"
             case GroupKept(round_number, group, replies, needed):
                 return f"round {round_number}: group {group} keeps its model ({replies} of {needed} updates needed)"
             case RoundTrained() | RoundFinished():
@@ -330,6 +336,17 @@ def _choice(event: Solved) -> str:
     return text + (f"; {poor} sites of lower rank than they have dimensions" if poor else "")
 
 
+def _rehearsal(event: RehearsalStarted | RehearsalDone) -> str:
+    if isinstance(event, RehearsalStarted):
+        return (
+            f"rehearsal of {', '.join(map(str, event.ks))} groups in {event.rounds} rounds and {event.folds} folds: at "
+            f"most {event.bytes_each_way / 1e6:.1f} MB to and from a site, about {duration(event.seconds)}"
+        )
+    outcome = event.outcome
+    losses = ", ".join(f"{k}: {loss:.3f}" for k, loss in zip(outcome.ks, outcome.losses, strict=True))
+    return f"log loss by number of groups: {losses}; {outcome.k} chosen (by silhouette {event.by_silhouette})"
+
+
 def _grouping(event: GroupsFormed) -> str:
     sizes = Counter(event.labels)
     text = f"{len(event.labels)} sites in {len(sizes)} group{'s' if len(sizes) > 1 else ''}"
@@ -337,6 +354,8 @@ def _grouping(event: GroupsFormed) -> str:
         text += " of " + ", ".join(str(sizes[group]) for group in sorted(sizes))
     if event.k_scores is None:
         return text
+    if event.chance is not None and not event.chance.ruled_out and len(sizes) == 1:
+        return f"{text}; the sites differ no more than chance"
     if event.cv == 0:
         return f"{text}; all distances are equal"
     if len(sizes) in event.k_scores:

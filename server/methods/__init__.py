@@ -11,6 +11,7 @@ from typing import get_args
 from common.config import Config, SettingsError, with_values
 from common.encoders import COLUMNS, HEADS
 from common.methods import agreement_on
+from common.signature import Signature
 from common.tensor_names import is_head
 from server.methods.method import PLAIN, Family, Grouping, Method, Placement
 from server.methods.partition import Alone, OneGroup
@@ -44,6 +45,8 @@ def settle(config: Config) -> Config:
     config = with_values(config, method.settings)
     if method.needs_k and not config.cluster.k:
         raise SettingsError(f"method = {method.name!r} needs cluster.k, the number of groups")
+    if config.cluster.choice == "rehearsal":
+        _check_rehearsal(config, method)
     rule = migration_rule(config)
     columns = config.encoder.name == COLUMNS
     if columns and config.data.table is None:
@@ -176,6 +179,19 @@ def _check_inputs(config: Config, method: Method) -> None:
         raise SettingsError(
             f"method = {method.name!r} describes sites by an encoder's numbers: on a table set "
             "encoder.name = 'columns', which takes the scaled columns in their place"
+        )
+
+
+def _check_rehearsal(config: Config, method: Method) -> None:
+    if method.fingerprint != Signature.kind:
+        raise SettingsError(
+            f"cluster.choice = 'rehearsal' goes with methods that group by signatures, not with {method.name!r}: "
+            "set it to 'silhouette', or method = 'fmcl'"
+        )
+    if config.cluster.k or config.cluster.threshold:
+        raise SettingsError(
+            "cluster.choice = 'rehearsal' chooses the number of groups, which cluster.k or cluster.threshold fixes: "
+            "set them to 0, or cluster.choice = 'silhouette'"
         )
 
 

@@ -7,21 +7,44 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import Config
-from server.clustering import overlap_distance
-from server.methods.method import Described, Method
+from common.config import ClusterSettings, Config
+from common.randomness import generator
+from common.signature import Signature
+from server.clustering import Chance, chance_of, find_place, overlap_distance
+from server.methods.method import Described, Method, Placement
 from server.methods.partition import Agglomerative
 
 
 def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
-    settings = config.cluster
+    return _between([site.fingerprint for site in sites], config.cluster)
+
+
+def _between(signatures: Sequence[Signature], settings: ClusterSettings) -> NDArray[np.float64]:
     return overlap_distance(
-        [site.fingerprint for site in sites],
+        signatures,
         alpha=settings.alpha,
         beta=settings.beta,
         epsilon=settings.epsilon,
         overlap=settings.overlap,
+        rule=settings.rule,
     )
+
+
+def _chance(sites: Sequence[Described]) -> Chance:
+    return chance_of([site.fingerprint for site in sites], [site.card.train_samples for site in sites])
+
+
+def _place(members: Sequence[Described], labels: NDArray[np.int64], newcomer: Described, config: Config) -> Placement:
+    found = find_place(
+        newcomer.fingerprint,
+        newcomer.card.train_samples,
+        [member.fingerprint for member in members],
+        [member.card.train_samples for member in members],
+        labels,
+        lambda signatures: _between(signatures, config.cluster),
+        generator(config.seed, "newcomer", newcomer.card.name),
+    )
+    return Placement(found.group, found.confidence, found.fits)
 
 
 METHOD = Method(
@@ -32,9 +55,11 @@ METHOD = Method(
     family="clustered before training",
     fingerprint="signature",
     distance=_distance,
+    chance=_chance,
+    place=_place,
     partition=Agglomerative(),
     settings_used=(
-        "encoder.name", "cluster.k", "cluster.threshold", "cluster.linkage",
+        "encoder.name", "cluster.rule", "cluster.choice", "cluster.k", "cluster.threshold", "cluster.linkage",
         "cluster.overlap", "cluster.alpha", "cluster.beta", "cluster.epsilon",
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from common.config import ClusterSettings, Config, FlatValue
 from common.fingerprint import KINDS
 from common.site_card import SiteCard
-from server.clustering import KSelection
+from server.clustering import Chance, KSelection
 from server.methods.training import MakeGrouping, Placement, TrainingRule
 
 Family = Literal["one model for all", "personal", "clustered before training", "clustered while training", "one round"]
@@ -32,8 +32,13 @@ class Grouping:
 class PartitionRule(Protocol):
     """Turns distances into groups, and later finds the place of a newcomer."""
 
-    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
-        """Group `sites` sites; `distance` is float64[N, N] where the method has one."""
+    def form(
+        self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings, chance: Chance | None = None
+    ) -> Grouping:
+        """Group `sites` sites; `distance` is float64[N, N] where the method has one.
+
+        `chance` says whether they differ by more than chance, where their fingerprints tell.
+        """
 
     def place(self, distance: NDArray[np.float64] | None, labels: NDArray[np.int64]) -> Placement:
         """Place a newcomer whose distances to the labelled sites are `distance` (float64[N])."""
@@ -52,6 +57,9 @@ class Described(Protocol):
 
 
 Distance = Callable[[Sequence[Described], Config], NDArray[np.float64]]
+# The members with their groups, and the newcomer.
+Place = Callable[[Sequence[Described], NDArray[np.int64], Described, Config], Placement]
+ChanceTest = Callable[[Sequence[Described]], Chance]
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,11 @@ class Method:
         What sites are asked for before training (`query.<fingerprint>`); None: only who they are.
     distance
         Distance matrix of the sites; None: the partition needs none.
+    chance
+        Tests whether the sites differ by more than chance; None: their fingerprints do not tell.
+    place
+        Finds the place of a newcomer by what the fingerprints tell of their own noise; None: `partition` does, by
+        distance.
     fingerprint_needs_model
         Whether the query carries the model every site starts from.
     migration
@@ -102,6 +115,8 @@ class Method:
     partition: PartitionRule
     fingerprint: str | None = None
     distance: Distance | None = None
+    chance: ChanceTest | None = None
+    place: Place | None = None
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"
     clustered: bool = True

@@ -6,14 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config import ClusterSettings
-from server.clustering import agglomerate, agglomerate_auto, modularity_partition
+from server.clustering import Chance, agglomerate, agglomerate_auto, agglomerate_guarded, modularity_partition
 from server.methods.method import Grouping, Placement
 
 
 class OneGroup:
     """Everybody trains one model."""
 
-    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+    def form(
+        self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings, chance: Chance | None = None
+    ) -> Grouping:
         """Put all sites into group 0."""
         return Grouping(np.zeros(sites, np.int64))
 
@@ -25,7 +27,9 @@ class OneGroup:
 class Alone:
     """Every site trains a model of its own."""
 
-    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+    def form(
+        self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings, chance: Chance | None = None
+    ) -> Grouping:
         """Give each site its own group."""
         return Grouping(np.arange(sites, dtype=np.int64))
 
@@ -51,7 +55,9 @@ class _NearestGroup:
 class Agglomerative(_NearestGroup):
     """Agglomerative clustering at a fixed K, below a threshold, or at the K chosen by silhouette."""
 
-    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+    def form(
+        self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings, chance: Chance | None = None
+    ) -> Grouping:
         """Group by `distance`, as `settings` say."""
         assert distance is not None
         if settings.threshold:
@@ -59,13 +65,17 @@ class Agglomerative(_NearestGroup):
         if settings.k:
             # Sites may have failed since the settings were checked against their number.
             return Grouping(agglomerate(distance, k=min(settings.k, sites), linkage=settings.linkage))
-        return Grouping(*agglomerate_auto(distance, k_max=settings.k_max, linkage=settings.linkage))
+        if settings.rule == "published":
+            return Grouping(*agglomerate_auto(distance, k_max=settings.k_max, linkage=settings.linkage))
+        return Grouping(*agglomerate_guarded(distance, chance, k_max=settings.k_max, linkage=settings.linkage))
 
 
 class CompleteLinkage(_NearestGroup):
     """Groups in which no two sites are farther apart than a threshold."""
 
-    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+    def form(
+        self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings, chance: Chance | None = None
+    ) -> Grouping:
         """Group by `distance`, merging up to `settings.threshold`."""
         assert distance is not None
         return Grouping(agglomerate(distance, threshold=settings.threshold, linkage="complete"))
@@ -74,7 +84,9 @@ class CompleteLinkage(_NearestGroup):
 class Modularity(_NearestGroup):
     """Communities of the graph whose weights are the similarities 1 − distance; the graph decides how many."""
 
-    def form(self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings) -> Grouping:
+    def form(
+        self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings, chance: Chance | None = None
+    ) -> Grouping:
         """Group by `distance` = 1 − cosine."""
         assert distance is not None
         return Grouping(modularity_partition(1.0 - distance))

@@ -76,10 +76,14 @@ class Opening:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a late site belongs. A `group` equal to the number of groups founds a new one."""
+    """Where a late site belongs. A `group` equal to the number of groups founds a new one.
+
+    `confidence` lies between 0 and 1; `fits` false: the site is as unlike the others there as it is unlike everybody.
+    """
 
     group: int
     confidence: float
+    fits: bool = True
 
 
 @dataclass(frozen=True)

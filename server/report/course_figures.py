@@ -14,6 +14,7 @@ from server.report.record import RunRecord
 STAGES = {
     "start": "starting",
     "enrol": "getting to know the sites",
+    "rehearse": "rehearsing",
     "train": "training",
     "group": "grouping the sites",
     "confirm": "examining suspects",
@@ -23,12 +24,12 @@ STAGES = {
     "keep": "handing out the models",
 }
 _STAGE_COLOURS = {
-    "start": "@g8", "enrol": "@g0", "train": "@g1", "group": "@g6", "confirm": "@g3", "solve": "@g1", "evaluate": "@g2",
-    "personalise": "@g5", "keep": "@g4",
+    "start": "@g8", "enrol": "@g0", "rehearse": "@g7", "train": "@g1", "group": "@g6", "confirm": "@g3",
+    "solve": "@g1", "evaluate": "@g2", "personalise": "@g5", "keep": "@g4",
 }  # fmt: skip
 _PATTERNS = {
-    "start": "-", "enrol": "/", "train": "", "group": "|", "confirm": "x", "solve": "", "evaluate": ".",
-    "personalise": "+", "keep": "\\",
+    "start": "-", "enrol": "/", "rehearse": "|", "train": "", "group": "|", "confirm": "x", "solve": "",
+    "evaluate": ".", "personalise": "+", "keep": "\\",
 }  # fmt: skip
 _MOST_SHOWN = 60
 _SHORTEST = 0.05  # seconds; below there is nothing to see

@@ -11,7 +11,7 @@ from server.report.pair_figures import distance_figure, group_marks, together_fi
 from server.report.palette import group_colour, group_symbol
 from server.report.record import Grouping, RunRecord
 from server.report.study import Study
-from server.report.tree_figures import choice_figure, tree_figure
+from server.report.tree_figures import choice_figure, rehearsal_figure, tree_figure
 
 # Within a group, sites that are as good as equal lie on one point: dots are drawn so that one sees through them.
 _SEE_THROUGH = 0.8
@@ -31,6 +31,8 @@ def grouping_figures(record: RunRecord, study: Study | None) -> list[Figure]:
         if study.tree is not None:
             figures.append(tree_figure(record.grouping, study, study.tree))
             figures.append(choice_figure(record, record.grouping, study))
+            if record.rehearsal is not None:
+                figures.append(rehearsal_figure(record.rehearsal))
         if study.stability is not None:
             figures.append(together_figure(record.grouping, study))
     return figures

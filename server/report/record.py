@@ -18,7 +18,7 @@ from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
 from common.metrics import Metrics
 from common.site_card import SiteCard
-from server.clustering import GroupDifference, adjusted_rand_index
+from server.clustering import Chance, GroupDifference, adjusted_rand_index
 from server.clustering.distances import checked_distance
 from server.history import run_directory
 from server.history.event_log import EventLog, Logged, read_events
@@ -31,6 +31,7 @@ from server.history.events import (
     GroupsFormed,
     MemoryLost,
     ModelKept,
+    RehearsalDone,
     ReplyAccepted,
     RoundFinished,
     RoundTrained,
@@ -60,6 +61,7 @@ class Grouping:
     labels: NDArray[np.int64]
     window: tuple[int, ...]
     cv: float | None
+    chance: Chance | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ class RunRecord:
     grouping: Grouping | None = None
     distance: NDArray[np.float64] | None = None
     differences: tuple[GroupDifference, ...] = ()  # of every two groups as they were formed
+    rehearsal: RehearsalDone | None = None
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
+    strangers: set[str] = field(default_factory=set)  # late sites that fit nowhere
     rounds: list[RoundFinished] = field(default_factory=list)  # those that were tested
     trained: int = 0  # rounds
     trained_labels: dict[str, int] = field(default_factory=dict)  # after the last round that was trained
@@ -269,11 +273,14 @@ def _take(record: RunRecord, event: Event) -> None:
         case SiteEnrolled(card) | SiteRenewed(card):
             record.cards[card.name] = card
         case GroupsFormed(sites, labels):
-            record.grouping = Grouping(sites, np.array(labels, np.int64), event.k_window or (), event.cv)
+            record.grouping = Grouping(sites, np.array(labels, np.int64), event.k_window or (), event.cv, event.chance)
         case GroupsCompared(pairs):
             record.differences = pairs
-        case SitePlaced(number, site, group, confidence):
+        case RehearsalDone():
+            record.rehearsal = event
+        case SitePlaced(number, site, group, confidence, fits):
             record.placed[site] = (number, group, confidence)
+            record.strangers |= set() if fits else {site}
         case ReplyAccepted():
             _add_traffic(record, event)
         case RunEnded(outcome, reason):

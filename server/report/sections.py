@@ -254,8 +254,11 @@ def _moves(record: RunRecord) -> Section:
     if record.placed:
         section.body += "<h3>Sites that came late</h3>"
         section.body += table(
-            ("site", "round", "group", "confidence"),
-            [(site, number, group, sure) for site, (number, group, sure) in sorted(record.placed.items())],
+            ("site", "round", "group", "confidence", "fits"),
+            [
+                (site, number, group, sure, "nowhere" if site in record.strangers else "yes")
+                for site, (number, group, sure) in sorted(record.placed.items())
+            ],
             caption="Sites that came late",
             percent=("confidence",),
         )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from common.config import ClusterSettings
 from common.randomness import generator
 from server.clustering import (
+    Chance,
     MergeTree,
     SiteMap,
     Stability,
@@ -21,6 +22,7 @@ from server.clustering import (
     site_map,
     site_silhouettes,
 )
+from server.clustering.guarded import NO_STRUCTURE
 from server.methods import get_method
 from server.methods.partition import Agglomerative
 from server.report.record import RunRecord
@@ -31,8 +33,7 @@ _DRAWS = ((250, 100), (2000, 40), (math.inf, 10))
 # A site whose lead over the next group is smaller than this is hard to place.
 _LEAD = 0.5
 # How the mean silhouette is read (Kaufman & Rousseeuw 1990, table 4).
-_READINGS = ((0.70, "strong"), (0.50, "reasonable"), (0.25, "weak"), (-math.inf, "no substantial"))
-NO_STRUCTURE = 0.25
+_READINGS = ((0.70, "strong"), (0.50, "reasonable"), (NO_STRUCTURE, "weak"), (-math.inf, "no substantial"))
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Study:
     silhouette, silhouettes
         Mean and per site of the grouping itself.
     stability
-        None for fewer than three sites.
+        None for fewer than four sites.
     own, rival
         How often each site is with its own group and with the nearest other one when sites are left out.
     hard : bool[N]
@@ -74,20 +75,30 @@ def study(record: RunRecord) -> Study | None:
     if record.grouping is None or record.distance is None or record.recipe is None:
         return None
     return _study(
-        record.distance.tobytes(), record.grouping.labels.tobytes(), record.method, record.clustering, record.seed
+        record.distance.tobytes(),
+        record.grouping.labels.tobytes(),
+        record.method,
+        record.clustering,
+        record.seed,
+        record.grouping.chance,
     )
 
 
 # A growing run is looked at again and again, and all of this hangs on the grouping alone.
 @lru_cache(maxsize=8)
-def _study(distance: bytes, labels: bytes, method: str, settings: ClusterSettings, seed: int) -> Study:
+def _study(
+    distance: bytes, labels: bytes, method: str, settings: ClusterSettings, seed: int, chance: Chance | None
+) -> Study:
     groups = np.frombuffer(labels, np.int64)
     count = len(groups)
     matrix = np.frombuffer(distance, np.float64).reshape(count, count)
     partition = get_method(method).partition
+    if settings.choice == "rehearsal":
+        # Nobody can be rehearsed with here: what is looked at is how sure the groups are, given their number.
+        settings = settings.model_copy(update={"k": int(groups.max()) + 1})
 
     def form(part: NDArray[np.float64]) -> NDArray[np.int64]:
-        return partition.form(part, len(part), settings).labels
+        return partition.form(part, len(part), settings, chance).labels
 
     merges = isinstance(partition, Agglomerative) and count > 1
     tree = merge_tree(matrix, linkage=settings.linkage) if merges else None

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from server.clustering import MergeTree
+from server.history.events import RehearsalDone
 from server.report.figure import MOST_LABELS, Figure, label, site_axis
 from server.report.palette import group_colour, group_symbol
 from server.report.record import Grouping, RunRecord
@@ -94,6 +95,46 @@ def _cut_height(tree: MergeTree, k: int, floor: float) -> float:
     below = float(tree.heights[done - 1]) if done else floor
     above = float(tree.heights[done]) if done < len(tree.heights) else below * 2
     return math.sqrt(max(below, floor) * max(above, floor))
+
+
+def rehearsal_figure(rehearsal: RehearsalDone) -> Figure:
+    """What every number of groups would bring, as heads on the frozen encoder showed."""
+    outcome = rehearsal.outcome
+    gains = [outcome.losses[0] - loss for loss in outcome.losses]
+    up = [high - (loss - outcome.losses[0]) for high, loss in zip(outcome.high, outcome.losses, strict=True)]
+    down = [(loss - outcome.losses[0]) - low for low, loss in zip(outcome.low, outcome.losses, strict=True)]
+    places = list(range(len(outcome.ks)))
+    chosen = outcome.ks.index(outcome.k)
+    return Figure(
+        "rehearsal",
+        "What more groups would bring",
+        "Before training, heads on the frozen encoder were trained for every number of groups and tested on samples "
+        "they had not seen. Above 0: less log loss than with one group. The bars are what other sites of this kind "
+        "might show (95 %). The ring is the choice: the fewest groups that are not clearly worse than the best.",
+        f"{outcome.k} groups were chosen by rehearsal; the silhouette would choose {rehearsal.by_silhouette}.",
+        [
+            {"type": "scatter", "mode": "lines+markers", "x": places, "y": gains,
+             "error_y": {"type": "data", "symmetric": False, "array": [max(one, 0.0) for one in down],
+                         "arrayminus": [max(one, 0.0) for one in up], "color": "@muted"},
+             "text": [str(k) for k in outcome.ks],
+             "line": {"color": "@accent", "width": 2}, "marker": {"size": 7}, "showlegend": False,
+             "hovertemplate": "%{text} groups: %{y:.4f}<extra></extra>"},
+            {"type": "scatter", "mode": "markers", "x": [chosen], "y": [gains[chosen]],
+             "marker": {"size": 18, "symbol": "circle-open", "color": "@bad", "line": {"width": 3}},
+             "showlegend": False, "hovertemplate": f"chosen: {outcome.k} groups<extra></extra>"},
+        ],
+        {
+            "xaxis": {"title": {"text": "number of groups"}, "tickvals": places,
+                      "ticktext": [str(k) for k in outcome.ks], "zeroline": False},
+            "yaxis": {"title": {"text": "log loss less than one group's"}, "automargin": True},
+            "height": 320,
+        },
+        ("groups", "log_loss", "beyond_one_group_low", "beyond_one_group_high", "chosen"),
+        [
+            (k, loss, low, high, int(k == outcome.k))
+            for k, loss, low, high in zip(outcome.ks, outcome.losses, outcome.low, outcome.high, strict=True)
+        ],
+    )  # fmt: skip
 
 
 def choice_figure(record: RunRecord, grouping: Grouping, study: Study) -> Figure:

@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 
 from common.readable import duration, megabytes, percent
+from server.clustering import Chance
+from server.history.events import RehearsalDone
 from server.report.beside_local import joining_words, local_run
 from server.report.record import RunRecord, accuracies
 from server.report.study import LEFT_OUT, NO_STRUCTURE, Study, reading
@@ -165,14 +167,20 @@ def verdict(record: RunRecord, study: Study | None) -> Verdict | None:
     sites, k = len(record.grouping.sites), len(np.unique(record.grouping.labels))
     if sites == 1:
         return Verdict("no", "There is one site only, so there is nothing to group.")
+    chance = record.grouping.chance
+    if chance is not None and not chance.ruled_out:
+        return _no_more_than_chance(chance, k)
     if k == 1:
-        return Verdict(
-            "no",
-            "One group is as good: the sites' data are alike, and the rule itself chose a single group. FedAvg "
-            "(method = 'fedavg') does the same for less.",
+        why = (
+            "the sites' data are alike, and the rule itself chose a single group"
+            if chance is None
+            else f"the sites differ by more than chance, {_how(chance)}, but a single group was chosen all the same"
         )
+        return Verdict("no", f"One group is as good: {why}. FedAvg (method = 'fedavg') does the same for less.")
     structure = reading(study.silhouette)
     measured = f"the mean silhouette of the {k} groups is {study.silhouette:.2f}, {structure} structure"
+    if chance is not None:
+        return _more_than_chance(record, study, chance, measured)
     if study.silhouette <= NO_STRUCTURE:
         return Verdict(
             "no",
@@ -192,10 +200,70 @@ def verdict(record: RunRecord, study: Study | None) -> Verdict | None:
     return Verdict("yes", f"Yes, by the signatures: {measured}, and it holds when sites are left out.")
 
 
+def _no_more_than_chance(chance: Chance, k: int) -> Verdict:
+    tested = f"{_p(chance.shares)} for the class shares, {_p(chance.means)} for how the classes look"
+    if k == 1:
+        return Verdict(
+            "no",
+            f"No: the sites differ no more than chance gives sites of these sizes ({tested}), so one model learns from "
+            "all of them. FedAvg (method = 'fedavg') does the same for less.",
+        )
+    return Verdict(
+        "no",
+        f"Hardly: the sites differ no more than chance gives sites of these sizes ({tested}), and the {k} groups part "
+        "what belongs together. cluster.rule = 'guarded' with cluster.k = 0 would leave one group.",
+    )
+
+
+def _more_than_chance(record: RunRecord, study: Study, chance: Chance, measured: str) -> Verdict:
+    """Chance is ruled out, so what is left to say is how clear the groups are, and what they are about."""
+    assert record.grouping is not None
+    labels = record.grouping.labels
+    differ = f"the sites differ by more than chance, {_how(chance)}, and {measured}"
+    hint = (
+        ""
+        if chance.means_differ
+        else " It is class shares alone: train.prior = 'site' takes them into account without parting anybody, and "
+        "cluster.choice = 'rehearsal' measures whether groups help beyond that."
+    )
+    if study.silhouette <= NO_STRUCTURE:
+        return Verdict("unsure", f"Perhaps: {differ}: the groups run into each other.{hint}")
+    if study.stability is None:
+        return Verdict(
+            "unsure",
+            f"Perhaps: {differ}. With {len(labels)} sites nobody can say whether the same would belong together if "
+            f"others were there.{hint}",
+        )
+    weakest = np.nanmin([study.stability.kept_together(labels), study.stability.kept_apart(labels)])
+    if weakest < _UNSURE:
+        return Verdict(
+            "unsure",
+            f"Perhaps: {differ}, but who belongs together changes when sites are left out. A fixed number of groups "
+            f"(cluster.k) or more data at the doubtful sites may help.{hint}",
+        )
+    if hint:
+        return Verdict("unsure", f"Perhaps: {differ}, which holds when sites are left out.{hint}")
+    return Verdict("yes", f"Yes, by the signatures: {differ}; it holds when sites are left out.")
+
+
+def _how(chance: Chance) -> str:
+    """In what sites differ."""
+    shares, means = f"class shares ({_p(chance.shares)})", f"how the classes look ({_p(chance.means)})"
+    if chance.shares_differ and chance.means_differ:
+        return f"in their {shares} and in {means}"
+    return f"in their {shares}" if chance.shares_differ else f"in {means}"
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
+
+
 def choice_of_k(record: RunRecord, study: Study) -> str:
     """What K was chosen, and how often the same comes out when sites are left out."""
     assert record.grouping is not None
     k = len(np.unique(record.grouping.labels))
+    if record.rehearsal is not None:
+        return _by_rehearsal(record.rehearsal)
     if study.stability is None:
         return f"{count(k, 'group')}."
     same = study.stability.group_counts.get(k, 0)
@@ -207,6 +275,24 @@ def choice_of_k(record: RunRecord, study: Study) -> str:
         f"{count(k, 'group')}. With {LEFT_OUT:.0%} of the sites left out, {same} of {study.stability.draws} draws end "
         f"with as many{rest}."
     )
+
+
+def _by_rehearsal(rehearsal: RehearsalDone) -> str:
+    """What the rehearsal found, and whether the silhouette agrees."""
+    outcome = rehearsal.outcome
+    losses = dict(zip(outcome.ks, outcome.losses, strict=True))
+    best = min(losses, key=lambda k: (losses[k], k))
+    text = f"{count(outcome.k, 'group')}, by rehearsal: log loss {losses[outcome.k]:.3f}"
+    if outcome.k != 1:
+        text += f", {losses[1]:.3f} with one group"
+    if best != outcome.k:
+        text += f"; {best} would have {losses[best]:.3f}, which is not clearly better"
+    if rehearsal.by_silhouette == outcome.k:
+        return f"{text}. The silhouette chooses the same."
+    silhouette = losses.get(rehearsal.by_silhouette)
+    beside = "" if silhouette is None else f", with a log loss of {silhouette:.3f}"
+    rest = f"The silhouette would choose {rehearsal.by_silhouette}{beside}: trust the rehearsal, which measured it."
+    return f"{text}. {rest}"
 
 
 def doubtful(record: RunRecord, study: Study) -> str:

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from client.fingerprints.signature import signature
 from common.signature import InvalidSignature, Signature
+from common.site_card import SiteCard
 
 VALID: dict[str, Any] = {
     "classes": np.array([0, 3]),
@@ -40,6 +41,8 @@ def test_equals_the_slow_version(case: tuple[Any, Any]) -> None:
         mean = [sum(column) / len(members) for column in zip(*members, strict=True)]
         np.testing.assert_allclose(result.prototypes[row], mean, rtol=1e-6, atol=1e-6)
         assert result.shares[row] == len(members) / len(labels)
+        squares = [sum((x - m) ** 2 for x, m in zip(member, mean, strict=True)) for member in members]
+        np.testing.assert_allclose(result.scatter[row], sum(squares) / len(members), rtol=1e-6, atol=1e-3)
     assert result.dimension == embeddings.shape[1]
 
 
@@ -71,6 +74,20 @@ def test_no_samples_and_unequal_lengths_are_refused() -> None:
 
 def test_valid_signature() -> None:
     assert Signature(**VALID).dimension == 2
+    assert Signature(**VALID, scatter=np.array([0.0, 2.5])).scatter.tolist() == [0.0, 2.5]
+
+
+def test_a_signature_made_without_scatter_has_none() -> None:
+    assert Signature(**VALID).scatter.tolist() == [0.0, 0.0]
+
+
+def test_a_single_sample_has_no_scatter() -> None:
+    card = SiteCard("a", 4, 1, (1, 0, 0, 3), 0, ())
+    Signature(**VALID, scatter=np.array([0.0, 2.5])).check(card)
+    with pytest.raises(InvalidSignature, match="single sample"):
+        Signature(**VALID, scatter=np.array([0.1, 2.5])).check(card)
+    one = signature(np.array([[1e6, -3.3]], np.float32), np.array([2]))
+    assert one.scatter.tolist() == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +109,10 @@ def test_valid_signature() -> None:
         ({"shares": np.array([-0.5, 1.5])}, "lie in"),
         ({"shares": np.array([np.nan, 0.5])}, "lie in"),
         ({"shares": np.array([0.25, 0.25])}, "sum to 0.5"),
+        ({"scatter": np.array([1, 2])}, "scatter must be a 1-dimensional float64"),
+        ({"scatter": np.array([1.0])}, "do not match"),
+        ({"scatter": np.array([1.0, -1e-9])}, "scatter must lie between 0"),
+        ({"scatter": np.array([1.0, np.inf])}, "scatter must lie between 0"),
     ],
 )
 def test_broken_invariants_are_named(change: dict[str, Any], message: str) -> None:

@@ -38,7 +38,8 @@ def card(**changes: object) -> wire.SiteCard:
 
 
 def signature(dimension: int = 3) -> Signature:
-    return Signature(np.array([0, 1]), np.ones((2, dimension), np.float32), np.array([0.4, 0.6]))
+    prototypes = np.ones((2, dimension), np.float32)
+    return Signature(np.array([0, 1]), prototypes, np.array([0.4, 0.6]), np.array([0.5, 1.5]))
 
 
 def read_introduction(content: RecordDict, limit_mb: int = 1) -> wire.Introduction:
@@ -68,6 +69,7 @@ def test_introduction_round_trips() -> None:
     assert received.card == card()
     assert isinstance(received.fingerprint, Signature)
     np.testing.assert_array_equal(received.fingerprint.prototypes, signature().prototypes)
+    np.testing.assert_array_equal(received.fingerprint.scatter, signature().scatter)
 
 
 def test_update_round_trips() -> None:
@@ -138,11 +140,15 @@ def replace_arrays(**arrays: np.ndarray) -> Callable[[RecordDict], None]:
         (replace_arrays(shares=np.array([0.4, 0.7])), "sum to 1.1"),
         (replace_arrays(shares=np.array([0.0, 1.0])), r"\(0, 1\]"),
         (replace_arrays(shares=np.array([np.nan, 1.0])), r"\(0, 1\]"),
+        (replace_arrays(scatter=np.array([-0.1, 1.0])), "scatter must lie between 0 and"),
+        (replace_arrays(scatter=np.array([np.nan, 1.0])), "scatter must lie between 0 and"),
+        (replace_arrays(scatter=np.array([1e200, 1.0])), "scatter must lie between 0 and"),
+        (replace_arrays(scatter=np.empty(0)), "0 scatters do not match"),
         (replace_arrays(prototypes=np.full((2, 3), np.inf, np.float32)), "not finite"),
         (replace_arrays(prototypes=np.ones((3, 3), np.float32)), "do not match"),
         (replace_arrays(prototypes=np.ones((2, 0), np.float32)), "no dimensions"),
         (replace_arrays(prototypes=np.ones((2, 70_000), np.float32)), "70000 dimensions"),
-        (replace_arrays(extra=np.ones(1)), "has classes, prototypes, shares, not classes, extra, prototypes, shares"),
+        (replace_arrays(extra=np.ones(1)), "has classes, prototypes, shares, scatter, not classes, extra, "),
         (replace_arrays(prototypes=np.ones((2, 200_000), np.float32)), "at most 1 MB"),
     ],
 )

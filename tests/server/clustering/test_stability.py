@@ -28,7 +28,7 @@ def pair(matrix: NDArray[np.float64]) -> NDArray[np.int64]:
     return agglomerate(matrix, k=min(2, len(matrix)))
 
 
-@given(seed=seeds, count=st.integers(3, 9))
+@given(seed=seeds, count=st.integers(4, 9))
 def test_together_is_the_share_of_draws_with_both(seed: int, count: int) -> None:
     distance = two_heaps(count, gap=1.0, seed=seed)
     found = redraw(distance, pair, np.random.default_rng(seed), draws=12)
@@ -80,7 +80,7 @@ def test_sites_alone_have_nobody_to_stay_with() -> None:
     assert (everybody.with_rival(np.zeros(6, np.int64)) == 0).all()
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, 2, 3])
 def test_too_few_sites_cannot_be_left_out(count: int) -> None:
     assert redraw(two_heaps(count), pair, np.random.default_rng(0)) is None
 

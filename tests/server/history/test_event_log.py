@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from common.config import Config, parse
 from common.metrics import Metrics
 from common.site_card import SiteCard
+from server.clustering import Rehearsed
 from server.history.event_log import EventLog, InvalidEvent, decode, encode, read_events
 from server.history.events import (
     Audience,
@@ -25,6 +26,7 @@ from server.history.events import (
     Event,
     GroupsFormed,
     MemoryLost,
+    RehearsalDone,
     RoundFinished,
     RoundTrained,
     RunEnded,
@@ -88,6 +90,10 @@ def consistent(event: Any) -> Any:
     match event:
         case GroupsFormed():
             return replace(event, labels=tuple(range(len(event.sites))))
+        case RehearsalDone():
+            numbers = (*event.outcome.losses, 0.5)
+            ks = tuple(range(1, len(numbers) + 1))
+            return replace(event, outcome=Rehearsed(ks, numbers, numbers, numbers, ks[-1]))
         case RoundFinished():
             return replace(event, labels=event.labels | dict.fromkeys(event.sites, 0))
         case SitesPersonalised():

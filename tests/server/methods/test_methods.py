@@ -102,4 +102,5 @@ def test_a_rule_that_sites_do_not_know_is_never_looked_for() -> None:
 
 
 def test_every_agreement_has_a_method() -> None:
-    assert set(AGREEMENTS) <= {method.rule for method in METHODS.values()} | set(METHODS)
+    # A rehearsal is no method: methods that group by signatures may ask for one.
+    assert set(AGREEMENTS) - {"rehearsal"} <= {method.rule for method in METHODS.values()} | set(METHODS)

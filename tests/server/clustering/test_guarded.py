@@ -1,0 +1,362 @@
+"""The guarded rule: the tests of chance against slow versions and draws, and the number of groups where it is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from common.signature import Signature
+from server.clustering import Chance, agglomerate_auto, agglomerate_guarded, chance_of, find_place, overlap_distance
+from server.clustering.chance import LEVEL, chance_of_shares, moments
+from server.clustering.class_means import chance_of_means
+from server.clustering.distances import disjoint_distance
+from server.clustering.newcomer import MOST_MEMBERS, Place, _sample, pooled
+
+CERTAIN = Chance(0.0, 0.0)
+
+
+def federation(
+    seed: int,
+    counts: NDArray[np.int64],
+    *,
+    shifts: NDArray[np.float64] | None = None,
+    spectrum: NDArray[np.float64] | None = None,
+) -> tuple[list[Signature], list[int]]:
+    """Signatures of sites with int64[N, C] samples; shifts float64[N, d] move all that a site has."""
+    rng = np.random.default_rng(seed)
+    spectrum = np.ones(12) if spectrum is None else spectrum
+    centres = rng.normal(size=(counts.shape[1], len(spectrum))) + 1
+    found = []
+    for site, row in enumerate(counts):
+        present = np.flatnonzero(row)
+        means, scatter = [], []
+        for label in present:
+            samples = centres[label] + np.sqrt(spectrum) * rng.normal(size=(row[label], len(spectrum)))
+            samples = samples + (0 if shifts is None else shifts[site])
+            means.append(samples.mean(axis=0))
+            scatter.append(((samples - means[-1]) ** 2).sum(axis=1).mean() if row[label] > 1 else 0.0)
+        found.append(Signature(present, np.array(means, np.float32), row[present] / row.sum(), np.array(scatter)))
+    return found, counts.sum(axis=1).tolist()
+
+
+def iid(seed: int, sites: int, classes: int, samples: int = 30) -> NDArray[np.int64]:
+    rng = np.random.default_rng((seed, 1))
+    sizes = np.maximum(rng.lognormal(np.log(samples), 1.0, sites), 3).astype(int)
+    return np.stack([rng.multinomial(size, np.full(classes, 1 / classes)) for size in sizes])
+
+
+def slow_means(signatures: list[Signature], sizes: list[int]) -> float:
+    """The tests of class means, read aloud."""
+    dimension = signatures[0].dimension
+    shape, shape_weight, tail, tail_weight = 1 / 8 * 8, 8.0, 0.0, 0.0
+    kept = []
+    for label in sorted({int(c) for s in signatures for c in s.classes}):
+        has = [(s, n) for s, n in zip(signatures, sizes, strict=True) if label in s.classes]
+        rows = [(s, int(np.flatnonzero(s.classes == label)[0]), n) for s, n in has]
+        samples = [round(float(s.shares[row]) * n) for s, row, n in rows]
+        if len(rows) < 2 or sum(samples) <= len(rows):
+            continue
+        means = [s.prototypes[row].astype(float) for s, row, _ in rows]
+        scatter = [float(s.scatter[row]) for s, row, _ in rows]
+        total = sum(samples)
+        mean = sum(n * m for n, m in zip(samples, means, strict=True)) / total
+        residuals = [np.sqrt(n) * (m - mean) for n, m in zip(samples, means, strict=True)]
+        trace = sum(n * s for n, s in zip(samples, scatter, strict=True)) / (total - len(rows))
+        apart = sum(float(r @ r) for r in residuals)
+        q = len(rows) - 1
+        if q >= 2:
+            squares = sum(float(a @ b) ** 2 for a in residuals for b in residuals)
+            shape += squares / (apart / q) ** 2 - q
+            shape_weight += (q + 2) * (q - 1)
+        several = [(n, s * n / (n - 1)) for n, s in zip(samples, scatter, strict=True) if n > 1]
+        tail += sum((n - 1) * (s / trace - 1) ** 2 for n, s in several)
+        tail_weight += len(several) - 1
+        sites = [next(i for i, one in enumerate(signatures) if one is s) for s, _, _ in rows]
+        inverse = sum((1 - n / total) ** 2 / n for n in samples)
+        by_site = {site: (n, m) for site, n, m in zip(sites, samples, means, strict=True)}
+        kept.append((apart, trace, q, total - len(rows), inverse, by_site, mean))
+    rho = min(max(shape / shape_weight, 1 / dimension), 1.0)
+    heavy = max(2 * rho, tail / tail_weight if tail_weight else 0.0)
+
+    def p(value: float, expected: float, spread: float, parts: list[float]) -> float:
+        error = sum((part * one[1]) ** 2 * heavy / one[3] for part, one in zip(parts, kept, strict=True))
+        return float(stats.f.sf(value / expected, 2 * expected**2 / spread, 2 * expected**2 / error))
+
+    first = p(
+        sum(one[0] for one in kept),
+        sum(one[2] * one[1] for one in kept),
+        sum(one[1] ** 2 * (2 * one[2] * rho + (heavy - 2 * rho) * one[4]) for one in kept),
+        [one[2] for one in kept],
+    )
+    # All classes of a site together: every covariance of two sites by itself.
+    n = np.array([[one[5].get(site, (0, 0))[0] for one in kept] for site in range(len(signatures))], float)
+    there = [site for site in range(len(signatures)) if n[site].sum()]
+    value = 0.0
+    for site in there:
+        shift = sum(one[5][site][0] * (one[5][site][1] - one[6]) for one in kept if site in one[5])
+        value += float(shift @ shift) / n[site].sum()
+    covariance = np.zeros((len(there), len(there)))
+    for a, i in enumerate(there):
+        for b, j in enumerate(there):
+            for c, one in enumerate(kept):
+                same = n[i, c] if i == j else 0.0
+                covariance[a, b] += (same - n[i, c] * n[j, c] / n[:, c].sum()) * one[1]
+            covariance[a, b] /= np.sqrt(n[i].sum() * n[j].sum())
+    few = sum(covariance[a, a] ** 2 / n[i].sum() for a, i in enumerate(there))
+    parts = [sum(n[i, c] / n[i].sum() * (1 - n[i, c] / n[:, c].sum()) for i in there) for c in range(len(kept))]
+    spread = 2 * rho * float((covariance**2).sum()) + (heavy - 2 * rho) * few
+    return min(1.0, 2 * min(first, p(value, float(np.trace(covariance)), spread, parts)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), sites=st.integers(2, 7), classes=st.integers(1, 4), shifted=st.booleans())
+def test_means_equal_the_slow_version(seed: int, sites: int, classes: int, shifted: bool) -> None:
+    shifts = np.random.default_rng(seed).normal(size=(sites, 12)) * 0.3 if shifted else None
+    signatures, sizes = federation(seed, iid(seed, sites, classes), shifts=shifts)
+    assert chance_of(signatures, sizes).means == pytest.approx(slow_means(signatures, sizes), rel=1e-6, abs=1e-12)
+
+
+def test_shares_have_the_moments_of_tables_with_these_margins() -> None:
+    rows, columns = np.array([5, 9, 30, 2, 11]), np.array([20, 6, 26, 5])
+    tables = stats.random_table(rows, columns).rvs(4000, random_state=0)
+    expected = np.outer(rows, columns) / rows.sum()
+    statistics = ((tables - expected) ** 2 / expected).sum(axis=(1, 2))
+    mean, variance = moments(rows.astype(float), columns.astype(float))
+    assert statistics.mean() == pytest.approx(mean, rel=0.02)
+    assert statistics.var() == pytest.approx(variance, rel=0.06)
+    chances = np.array([chance_of_shares(table.astype(float)) for table in tables])
+    assert np.mean(chances < LEVEL) < 1.5 * LEVEL
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), factor=st.sampled_from([1e-3, 7.0, 1e4]))
+def test_order_and_units_of_the_sites_do_not_matter(seed: int, factor: float) -> None:
+    signatures, sizes = federation(seed, iid(seed, 5, 3))
+    first = chance_of(signatures, sizes)
+    order = np.random.default_rng(seed).permutation(5)
+    second = chance_of([signatures[i] for i in order], [sizes[i] for i in order])
+    scaled = [
+        Signature(s.classes, (s.prototypes * factor).astype(np.float32), s.shares, s.scatter * factor**2)
+        for s in signatures
+    ]
+    third = chance_of(scaled, sizes)
+    for other in (second, third):
+        assert other.means == pytest.approx(first.means, rel=1e-3)
+        assert other.shares == pytest.approx(first.shares, rel=1e-9)
+
+
+@pytest.mark.parametrize("spectrum", [np.ones(12), 1 / np.arange(1, 13)], ids=["isotropic", "anisotropic"])
+@pytest.mark.parametrize(("sites", "classes"), [(3, 2), (8, 5)])
+def test_sites_that_draw_from_the_same_data_are_seldom_told_apart(
+    spectrum: NDArray[np.float64], sites: int, classes: int
+) -> None:
+    draws = 150
+    found = sum(
+        chance_of(*federation(seed, iid(seed, sites, classes), spectrum=spectrum)).ruled_out for seed in range(draws)
+    )
+    # At 2 x LEVEL one would see more than this once in a thousand times.
+    assert found <= stats.binom.ppf(0.999, draws, 2 * LEVEL)
+
+
+@pytest.mark.parametrize("sites", [2, 3, 10])
+def test_differences_are_found_and_told_apart(sites: int) -> None:
+    even = np.full((sites, 4), 20)
+    shifts = np.outer(np.arange(sites) % 2, np.ones(12))
+    images = chance_of(*federation(0, even, shifts=shifts))
+    assert images.means_differ
+    assert not images.shares_differ
+    skewed = even.copy()
+    skewed[0] = [50, 10, 10, 10]
+    shares = chance_of(*federation(0, skewed))
+    assert shares.shares_differ
+    assert not shares.means_differ
+
+
+def test_one_site_equal_sites_and_single_samples_say_nothing() -> None:
+    signatures, sizes = federation(0, iid(0, 1, 3))
+    assert chance_of(signatures, sizes) == Chance(1.0, 1.0)
+    assert chance_of(signatures * 4, sizes * 4).means > 0.9
+    singles, ones = federation(0, np.array([[1, 0], [0, 1], [1, 0]]))
+    assert chance_of(singles, ones).means == 1.0
+    assert not chance_of(singles, ones).ruled_out
+
+
+def test_without_scatter_every_difference_counts_and_none_does_not() -> None:
+    signatures, _ = federation(0, np.full((3, 2), 20))
+    bare = [Signature(s.classes, s.prototypes, s.shares) for s in signatures]
+    counts = [s.shares * 40 for s in bare]
+    assert chance_of_means(bare, counts) == 0.0
+    assert chance_of_means([bare[0]] * 3, counts) == 1.0
+
+
+# The number of groups
+
+
+def disjoint(sites: int, groups: int, per_group: int = 2, samples: int = 20) -> tuple[list[Signature], list[int]]:
+    rng = np.random.default_rng(0)
+    counts = np.zeros((sites, groups * per_group), int)
+    for site in range(sites):
+        own = slice(site % groups * per_group, (site % groups + 1) * per_group)
+        counts[site, own] = rng.multinomial(samples, np.full(per_group, 1 / per_group))
+    return federation(0, counts)
+
+
+@pytest.mark.parametrize(("sites", "groups"), [(2, 2), (3, 2), (4, 2), (6, 3), (6, 6), (100, 5), (400, 5)])
+def test_disjoint_labels_part_the_groups(sites: int, groups: int) -> None:
+    signatures, sizes = disjoint(sites, groups)
+    distance = overlap_distance(signatures, rule="guarded")
+    labels, selection = agglomerate_guarded(distance, chance_of(signatures, sizes))
+    assert selection.k == groups
+    assert labels.tolist() == [site % groups for site in range(sites)]
+
+
+def test_nobody_with_a_class_in_common_trains_alone_beyond_k_max() -> None:
+    signatures, sizes = disjoint(15, 15)
+    labels, selection = agglomerate_guarded(overlap_distance(signatures, rule="guarded"), chance_of(signatures, sizes))
+    assert selection.k == 15
+    assert labels.tolist() == list(range(15))
+
+
+def test_two_clean_groups_are_two() -> None:
+    for seed in range(5):
+        shifts = np.outer(np.arange(20) % 2, 3 * np.random.default_rng(seed).normal(size=12))
+        signatures, sizes = federation(seed, np.full((20, 3), 30), shifts=shifts)
+        distance = overlap_distance(signatures, rule="guarded")
+        _, published = agglomerate_auto(distance)
+        _, guarded = agglomerate_guarded(distance, chance_of(signatures, sizes))
+        assert published.cv > 0.7
+        assert 2 not in published.window
+        assert guarded.k == 2
+
+
+def test_odd_sites_do_not_hide_the_groups_of_the_others() -> None:
+    rng = np.random.default_rng(0)
+    points = np.concatenate([rng.normal(size=(6, 2)) * 0.1 + corner for corner in ([0, 0], [3, 0], [0, 3])])
+    odd = np.concatenate([points, [[60.0, 60.0]]])
+    distance = np.sqrt(((odd[:, None] - odd) ** 2).sum(axis=-1))
+    labels, selection = agglomerate_guarded(distance, CERTAIN)
+    assert selection.scores[2] > selection.scores[4]
+    assert labels.tolist() == [0] * 6 + [1] * 6 + [2] * 6 + [3]
+    # Without groups among the others it is the odd one that is told apart.
+    crowd = np.concatenate([rng.normal(size=(9, 9)), [np.full(9, 60.0)]])
+    distance = np.sqrt(((crowd[:, None] - crowd) ** 2).sum(axis=-1))
+    assert agglomerate_guarded(distance, CERTAIN)[0].tolist() == [0] * 9 + [1]
+
+
+def test_chance_decides_on_one_group() -> None:
+    distance = overlap_distance(federation(0, iid(0, 6, 3))[0], rule="guarded")
+    assert agglomerate_guarded(distance, Chance(0.5, 0.5))[1].k == 1
+    assert agglomerate_guarded(distance, CERTAIN)[1].k > 1
+    # Where the fingerprints do not tell, the silhouette decides as before.
+    assert agglomerate_guarded(distance)[1].k > 1
+    assert agglomerate_guarded(np.ones((5, 5)) - np.eye(5))[1].k == 1
+    assert agglomerate_guarded(distance, CERTAIN, k_max=1)[1].k == 1
+    assert agglomerate_guarded(np.zeros((1, 1)), CERTAIN)[1].k == 1
+    with pytest.raises(ValueError, match="k_max"):
+        agglomerate_guarded(distance, k_max=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_the_order_of_sites_does_not_change_the_groups(seed: int) -> None:
+    shifts = np.random.default_rng(seed).normal(size=(3, 12))[np.arange(9) % 3]
+    signatures, sizes = federation(seed, iid(seed, 9, 3), shifts=shifts)
+    order = np.random.default_rng(seed).permutation(9)
+    labels, _ = agglomerate_guarded(overlap_distance(signatures, rule="guarded"), chance_of(signatures, sizes))
+    moved = [signatures[i] for i in order]
+    again, _ = agglomerate_guarded(overlap_distance(moved, rule="guarded"), CERTAIN)
+    assert np.array_equal(np.equal.outer(labels, labels)[np.ix_(order, order)], np.equal.outer(again, again))
+
+
+def test_disjoint_sites_are_farther_apart_than_most_others() -> None:
+    rng = np.random.default_rng(0)
+    matrix = rng.uniform(size=(30, 30))
+    matrix = matrix + matrix.T
+    np.fill_diagonal(matrix, np.nan)
+    matrix[:3, 3:6] = matrix[3:6, :3] = np.nan
+    defined = matrix[~np.isnan(matrix)]
+    p95, p99 = np.percentile(defined, [95, 99])
+    assert disjoint_distance(matrix, "guarded") == pytest.approx(2 * p95)
+    assert disjoint_distance(matrix) == disjoint_distance(matrix, "published") == pytest.approx(min(2 * p95, p99))
+    assert disjoint_distance(np.full((2, 2), np.nan), "guarded") == 1.0
+
+
+# Newcomers
+
+
+def two_groups(seed: int, gap: float, samples: int = 30) -> tuple[list[Signature], NDArray[np.int64]]:
+    labels = np.arange(10) % 2
+    direction = np.random.default_rng(seed).normal(size=12)
+    signatures, _ = federation(seed, np.full((10, 3), samples), shifts=gap * np.outer(labels, direction))
+    return signatures, labels
+
+
+def placed(seed: int, gap: float, away: float = 0.0, samples: int = 10) -> Place:
+    """A newcomer of group 1 among nine members; `away`: it is unlike all of them by so much."""
+    labels = np.arange(10) % 2
+    rng = np.random.default_rng((seed, 2))
+    shifts = gap * np.outer(labels, np.random.default_rng(seed).normal(size=12))
+    shifts[9] += away * rng.normal(size=12)
+    counts = np.full((10, 3), 30)
+    counts[9] = samples
+    signatures, sizes = federation(seed, counts, shifts=shifts)
+    return find_place(
+        signatures[9],
+        sizes[9],
+        signatures[:9],
+        sizes[:9],
+        labels[:9],
+        lambda s: overlap_distance(s, rule="guarded"),
+        rng,
+    )
+
+
+def test_a_newcomer_joins_its_group_and_knows_how_sure_that_is() -> None:
+    clear = [placed(seed, gap=1.5) for seed in range(20)]
+    assert all(place.group == 1 and place.confidence > 0.95 for place in clear)
+    # Where groups are the same, nothing is sure; where they are a little apart, being right goes with being sure.
+    unclear = [placed(seed, gap=0.0) for seed in range(20)]
+    assert np.mean([place.confidence for place in unclear]) < 0.9
+    close = [placed(seed, gap=0.15, samples=6) for seed in range(40)]
+    right = np.array([place.group == 1 for place in close])
+    sure = np.array([place.confidence for place in close])
+    assert sure.mean() == pytest.approx(right.mean(), abs=0.2)
+
+
+def test_a_newcomer_that_fits_nowhere_is_told_so() -> None:
+    assert sum(not placed(seed, gap=1.5).fits for seed in range(40)) <= 5
+    assert sum(not placed(seed, gap=1.5, away=2.0).fits for seed in range(20)) >= 19
+
+
+def test_a_newcomer_to_one_group_and_to_one_site() -> None:
+    signatures, _ = two_groups(0, 0.0)
+    rng = np.random.default_rng(0)
+    for members in (signatures[:9], signatures[:1]):
+        place = find_place(
+            signatures[9], 90, members, [90] * len(members), np.zeros(len(members), np.int64), overlap_distance, rng
+        )
+        assert place.group == 0
+        assert place.confidence == 1.0
+        assert place.fits
+
+
+def test_many_members_are_sampled_from_every_group() -> None:
+    labels = np.sort(np.arange(400) % 7)
+    chosen = _sample(labels)
+    assert len(chosen) <= MOST_MEMBERS
+    assert set(labels[chosen].tolist()) == set(range(7))
+    assert _sample(np.arange(150)).tolist() == list(range(150))
+
+
+def test_what_a_group_has_in_common() -> None:
+    a = Signature(np.array([0, 2]), np.array([[1, 0], [0, 1]], np.float32), np.array([0.5, 0.5]))
+    b = Signature(np.array([2]), np.array([[0, 4]], np.float32), np.array([1.0]))
+    both, known = pooled([a, b], [4, 6])
+    assert known.tolist() == [2.0, 8.0]
+    assert both.classes.tolist() == [0, 2]
+    assert both.shares.tolist() == [0.25, 0.75]
+    np.testing.assert_allclose(both.prototypes, [[1, 0], [0, (2 * 1 + 6 * 4) / 8]], rtol=1e-6)

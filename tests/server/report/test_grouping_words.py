@@ -1,0 +1,74 @@
+"""What the page and the preview say of a grouping: after the test of chance, and after a rehearsal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.invented import Plot, write_run
+from server.clustering import Chance, Rehearsed
+from server.history.events import RehearsalDone
+from server.report import read_run
+from server.report.grouping_figures import grouping_figures
+from server.report.record import RunRecord
+from server.report.study import study
+from server.report.words import choice_of_k, verdict
+
+
+def record_of(path: Path, chance: Chance | None, **plot: object) -> RunRecord:
+    record = read_run(write_run(path / "run", Plot(rounds=0, **plot)))  # type: ignore[arg-type]
+    assert record.grouping is not None
+    labels = record.grouping.labels * (0 if plot.get("kinds") == 1 else 1)
+    record.grouping = replace(record.grouping, chance=chance, labels=labels)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("chance", "plot", "answer", "words"),
+    [
+        (Chance(0.4, 0.2), {"spread": 0.1}, "no", "no more than chance"),
+        (Chance(1e-9, 1e-9), {"spread": 0.1}, "yes", "p < 0.001"),
+        (Chance(1e-9, 0.5), {"spread": 0.1}, "unsure", "train.prior"),
+        (Chance(0.5, 1e-9), {"spread": 0.1}, "yes", "how the classes look"),
+        (Chance(1e-9, 1e-9), {"spread": 0.1, "sites": 3}, "unsure", "3 sites"),
+        (Chance(1e-9, 1e-9), {"kinds": 1, "spread": 0.0}, "no", "a single group was chosen all the same"),
+        (Chance(0.5, 0.5), {"kinds": 1, "spread": 0.0}, "no", "learns from all of them"),
+    ],
+)
+def test_the_verdict_follows_the_test_of_chance(
+    tmp_path: Path, chance: Chance, plot: dict[str, object], answer: str, words: str
+) -> None:
+    record = record_of(tmp_path, chance, **plot)
+    judged = verdict(record, study(record))
+    assert judged is not None
+    assert (judged.answer, words in judged.words) == (answer, True), judged.words
+
+
+def test_where_chance_is_not_ruled_out_no_draw_of_sites_has_groups(tmp_path: Path) -> None:
+    record = record_of(tmp_path, Chance(0.5, 0.5), kinds=1, spread=0.3)
+    looked = study(record)
+    assert looked is not None
+    assert looked.stability is not None
+    assert set(looked.stability.group_counts) == {1}
+
+
+def test_a_rehearsal_is_shown_beside_the_silhouette(tmp_path: Path) -> None:
+    record = record_of(tmp_path, Chance(1e-9, 1e-9), spread=0.1)
+    looked = study(record)
+    assert looked is not None
+    assert "rehearsal" not in {figure.name for figure in grouping_figures(record, looked)}
+    outcome = Rehearsed((1, 2, 3, 12), (0.5, 0.3, 0.29, 0.6), (0, -0.3, -0.3, 0.05), (0, -0.1, -0.1, 0.2), 2)
+    for by_silhouette, said in ((2, "chooses the same"), (3, "would choose 3, with a log loss of 0.290")):
+        record.rehearsal = RehearsalDone(outcome, by_silhouette)
+        words = choice_of_k(record, looked)
+        assert words.startswith("2 groups, by rehearsal: log loss 0.300, 0.500 with one group; 3 would have 0.290")
+        assert said in words
+    figure = next(one for one in grouping_figures(record, looked) if one.name == "rehearsal")
+    assert figure.rows[1] == (2, 0.3, -0.3, -0.1, 1)
+    curve = figure.data[0]
+    assert curve["y"] == pytest.approx([0.0, 0.2, 0.21, -0.1])
+    # A bar reaches from the loss at its worst to that at its best: 2.5 to 97.5 %.
+    assert curve["error_y"]["array"][1] == pytest.approx(0.1)
+    assert curve["error_y"]["arrayminus"][3] == pytest.approx(0.1)
