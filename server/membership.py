@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from common import wire
 from common.config import Config, SettingsError
 from common.state import State
-from server.asking.enrolment import Enrolment
+from server.asking.enrolment import Enrolment, WriteTask
 from server.asking.grid import StreamingGrid
 from server.groups import Groups
 from server.history.events import Audience, GroupsFormed, SiteEnrolled, SitePlaced, SiteRenewed
@@ -36,16 +36,20 @@ class Membership:
         What of it travels: the model that groups start from.
     audience
         Hears who comes, and where each is put.
+    task
+        Writes what a site that is asked to introduce itself is told.
     """
 
-    def __init__(self, config: Config, method: Method, initial: State, start: State, audience: Audience) -> None:
+    def __init__(
+        self, config: Config, method: Method, initial: State, start: State, audience: Audience, task: WriteTask
+    ) -> None:
         self._config = config
         self._method = method
         self._start = start
         self._audience = audience
         self.roster = Roster()
         self.groups = Groups(self.roster, audience)
-        self._enrolment = Enrolment(config, method, initial, self.roster, audience)
+        self._enrolment = Enrolment(config, method, initial, self.roster, audience, task)
 
     def enrol(self, grid: StreamingGrid) -> list[Member]:
         """Wait for the sites, and ask each for its fingerprint once."""
@@ -102,7 +106,7 @@ class Membership:
         if not members:
             return
         for name, introduction in self.ask_again(grid, members, round_number).items():
-            self.roster.renew(name, introduction)
+            self.roster.renew(name, introduction, round_number)
             self._audience.tell(SiteRenewed(introduction.card))
 
     def ask_again(
@@ -120,7 +124,7 @@ class Membership:
         for introduction, node in self._enrolment.introduce(grid, strangers, round_number):
             name = introduction.card.name
             if name in self.roster:
-                self.roster.move(name, node, introduction)
+                self.roster.move(name, node, introduction, round_number)
                 self._audience.tell(SiteEnrolled(introduction.card, late=True))
                 continue
             distance = None
@@ -128,6 +132,7 @@ class Membership:
                 distance = self._method.distance([*self.roster.members, introduction], self._config)[-1, :-1]
             placement = self._method.partition.place(distance, self.roster.labels)
             self.groups.admit(placement.group, self._start)
-            self.roster.add(Member(introduction.card, node, introduction.fingerprint, placement.group))
+            member = Member(introduction.card, node, introduction.fingerprint, placement.group, round_number)
+            self.roster.add(member)
             self._audience.tell(SiteEnrolled(introduction.card, late=True))
             self._audience.tell(SitePlaced(round_number, name, placement.group, placement.confidence))

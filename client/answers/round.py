@@ -10,6 +10,7 @@ from flwr.app import RecordDict
 from client.answers.refusal import reason_of
 from client.memory import forget_old_runs
 from client.request import Request, tested
+from client.watching import changed
 from common import wire
 
 _log = logging.getLogger("coterie")
@@ -40,8 +41,11 @@ def _trained(request: Request) -> RecordDict:
             forget_old_runs(request.identity)
         request.memory.remember(task.round_number, trained.memory, accepted=task.accepted, checkpoints=task.checkpoints)
     fresh = method.agreement.remembers and task.accepted > 0 and not visit.memory
+    deviation = changed(request)
     seconds = time.perf_counter() - start
-    return wire.pack_update(wire.Update(trained.state, trained.samples, trained.loss, seconds, trained.extras, fresh))
+    return wire.pack_update(
+        wire.Update(trained.state, trained.samples, trained.loss, seconds, trained.extras, fresh, deviation)
+    )
 
 
 def test_round(request: Request) -> RecordDict:

@@ -78,7 +78,7 @@ def _owners(
         case "classes":
             return _deal_classes(len(labels), by_class, sites, settings.classes_per_site, rng)
         case "disjoint":
-            return _deal_disjoint(len(labels), by_class, sites, settings.groups, rng)
+            return _deal_disjoint(len(labels), by_class, sites, settings, rng)
         case "iid":
             return _deal_cyclically(len(labels), by_class, np.arange(sites))
         case "group":
@@ -146,16 +146,35 @@ def _deal_classes(total: int, by_class: Sequence[Index], sites: int, per_site: i
     return owner
 
 
-def _deal_disjoint(total: int, by_class: Sequence[Index], sites: int, groups: int, rng: np.random.Generator) -> Index:
-    """Divide the classes into `groups`, the sites too, and each group's samples evenly among its sites."""
+def _deal_disjoint(
+    total: int, by_class: Sequence[Index], sites: int, settings: PartitionSettings, rng: np.random.Generator
+) -> Index:
+    """Divide the classes into groups, the sites too, and each group's samples evenly among its sites.
+
+    With `overlap` a group also has the first classes of the next one (of the first after the last); these are divided
+    among the sites of both.
+    """
+    groups = settings.groups
     if groups > min(len(by_class), sites):
         raise SettingsError(
             f"partition.groups = {groups} is more than the {len(by_class)} classes in the data or the {sites} sites"
         )
+    own = np.array_split(rng.permutation(len(by_class)), groups)
+    if settings.overlap > min(len(classes) for classes in own) or (settings.overlap and groups == 1):
+        raise SettingsError(
+            f"partition.overlap = {settings.overlap}: {groups} groups of {len(by_class)} classes have "
+            f"{min(len(classes) for classes in own)} of their own to share with a neighbour"
+        )
     owner = np.full(total, -1, np.int64)
-    for group, drawn in enumerate(np.array_split(rng.permutation(len(by_class)), groups)):
-        dealt = _deal_cyclically(total, [by_class[label] for label in drawn], np.arange(group, sites, groups))
-        owner = np.maximum(owner, dealt)
+    for group, drawn in enumerate(own):
+        here, before = np.arange(group, sites, groups), np.arange((group - 1) % groups, sites, groups)
+        for classes, holders in (
+            (drawn[: settings.overlap], np.sort(np.concatenate([here, before]))),
+            (drawn[settings.overlap :], here),
+        ):
+            if len(classes):
+                dealt = _deal_cyclically(total, [by_class[label] for label in classes], holders)
+                owner = np.maximum(owner, dealt)
     return owner
 
 

@@ -29,6 +29,7 @@ from common.wire.task import add_extras, unpack_extras, unpack_model
 
 KEPT: tuple[str, ...] = get_args(Kept)
 _MAX_LOSS = 1e9
+_MOST_DEVIATIONS = 1000.0
 # Records of a round: of the training, of the test, or why one of them is missing.
 _ROUND = {"model", "training", "statistics", "evaluation", "untested", "refusal"}
 
@@ -37,7 +38,8 @@ _ROUND = {"model", "training", "statistics", "evaluation", "untested", "refusal"
 class Update:
     """After local training: the tensors that travel, and what the method sends beside them.
 
-    `fresh`: the site should have remembered something of its earlier rounds, and did not.
+    `fresh`: the site should have remembered something of its earlier rounds, and did not. `changed`: how many standard
+    deviations the site's data are from what it said of them; 0: it does not say that they have changed.
     """
 
     state: State
@@ -46,6 +48,7 @@ class Update:
     seconds: float
     extras: Extras = field(default_factory=dict)
     fresh: bool = False
+    changed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def pack_update(update: Update) -> RecordDict:
             "loss": update.loss,
             "seconds": update.seconds,
             "fresh": int(update.fresh),
+            "changed": update.changed,
         }
     )
     return add_extras(RecordDict({"model": pack_arrays(update.state), "training": training}), update.extras)
@@ -108,6 +112,7 @@ def unpack_update(content: RecordDict, *, declared: Mapping[str, Rule], network:
         seconds=number(metrics, "seconds"),
         extras=unpack_extras(content, declared, network),
         fresh=_bit(metrics, "fresh"),
+        changed=number(metrics, "changed", at_most=_MOST_DEVIATIONS),
     )
 
 

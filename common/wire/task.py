@@ -56,6 +56,9 @@ class Task:
         Where a simulated site keeps what it remembers. A site of its own never heeds it.
     question
         What the method asks, outside of training.
+    described
+        The round in which the site last described itself, as far as the server knows: it is to watch whether that
+        still holds. None: it need not.
     """
 
     settings: SiteSettings
@@ -69,6 +72,7 @@ class Task:
     checkpoints: tuple[int, ...] = ()
     folder: str = ""
     question: str = ""
+    described: int | None = None
 
 
 def pack_task(
@@ -92,6 +96,8 @@ def pack_task(
     )
     if task.group is not None:
         config["group"] = task.group
+    if task.described is not None:
+        config["described"] = task.described
     content = RecordDict({"task": config})
     if model is not None:
         content[_MODEL] = model
@@ -123,6 +129,7 @@ def unpack_task(content: RecordDict) -> Task:
         checkpoints=counts(config, "checkpoints", _MOST_CHECKPOINTS),
         folder=text(config, "folder"),
         question=text(config, "question"),
+        described=count(config, "described") if "described" in config else None,
     )
 
 

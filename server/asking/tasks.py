@@ -43,6 +43,8 @@ class Tasks:
     accepted: Mapping[str, int]
     checkpoints: tuple[int, ...]
     folder: str
+    # Whether sites are to watch themselves.
+    looks: bool = False
     _packed: dict[int, ArrayRecord] = field(default_factory=dict)
     # Beside the model, for a group whose number is the key.
     _beside: dict[int, dict[str, ArrayRecord]] = field(default_factory=dict)
@@ -73,4 +75,5 @@ class Tasks:
             accepted=self.accepted.get(member.name, 0),
             checkpoints=self.checkpoints,
             folder=self.folder,
+            described=member.described if self.looks else None,
         )

@@ -41,7 +41,10 @@ class Opening:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One update: what the site received, what it made of it and from how many samples, and what it sent beside."""
+    """One update: what the site received, what it made of it and from how many samples, and what it sent beside.
+
+    `loss`: while it trained; `changed`: by how many standard deviations it finds its data changed, 0 if it does not.
+    """
 
     round_number: int
     site: str
@@ -50,6 +53,8 @@ class Contribution:
     before: State
     after: State
     extras: Extras = field(default_factory=dict)
+    loss: float = 0.0
+    changed: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,15 @@ class Record:
     ratios: list[float] = field(default_factory=list)
     strikes: int = 0
     rests_until: int = 0
-    # A founder of a group of its own is looked at again after so many rounds; 0: it is not.
-    probation: int = 0
-    look_again: int = 0
+    # How long its last rest was; the next one is twice as long.
+    rest: int = 0
+    # Looked at again after its rest: it founded a group, or its data had changed and it stayed all the same.
+    founder: bool = False
+    in_doubt: bool = False
+    # The loss while it last trained. On trial in a new group: the one it left, and the loss it had there.
+    loss: float | None = None
+    left: int | None = None
+    loss_there: float | None = None
 
     @property
     def usual_norm(self) -> float | None:

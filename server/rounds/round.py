@@ -176,7 +176,15 @@ class Round:
         group = self._rule.trained(member.group, update.extras)
         before = self._groups.models[group]
         contribution = Contribution(
-            self.round_number, member.name, group, update.samples, before, update.state, update.extras
+            self.round_number,
+            member.name,
+            group,
+            update.samples,
+            before,
+            update.state,
+            update.extras,
+            update.loss,
+            update.changed,
         )
         if group not in self._averages:
             self._averages[group] = self._rule.accumulator(before, self._capacity(group))
