@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, norm
+from scipy.stats import chi2, f, norm
 
 # A probability too small for a float counts as this many standard deviations.
 CERTAIN = 38.0
@@ -73,8 +73,9 @@ def change(before: Description, after: Description) -> float:
 
     Class shares are compared by the χ² test of homogeneity. The means of common classes are compared by
     T = Σ_c ‖μ_c − μ′_c‖² n_c n′_c / (n_c + n′_c), whose expectation by chance is tr Σ for each class and whose variance
-    is 2 tr Σ²; T is taken for a multiple of a χ² with the same two moments. The smaller of the two probabilities,
-    doubled because there are two, is returned as the normal deviate that is as improbable.
+    is 2 tr Σ². That is a multiple of a χ² with (tr Σ)² / tr Σ² degrees of freedom for each class, and so is the estimate
+    of tr Σ for each sample more than there are classes: the ratio of the two is compared with F. The smaller of the two
+    probabilities, doubled because there are two, is returned as the normal deviate that is as improbable.
 
     Samples that are in both make the difference smaller than chance would: the test errs on the quiet side.
     """
@@ -102,5 +103,6 @@ def _of_means(before: Description, after: Description) -> float:
     n, m = before.counts[old], after.counts[new]
     total = float((distances * n * m / (n + m)).sum())
     # a χ²(f) has mean a f and variance 2 a² f.
-    scale, freedom = spread / trace, len(common) * trace**2 / spread
-    return float(chi2.sf(total / scale, freedom))
+    freedom = trace**2 / spread
+    ratio = total / len(common) / trace
+    return float(f.sf(ratio, len(common) * freedom, int((before.counts - 1).sum()) * freedom))

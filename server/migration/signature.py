@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 
 from server.migration.verdict import Suspect, Verdict
 
+# What fits nowhere is so many times as far from a group as its widest member, which is more than chance, and at least
+# so much of the way to the next group, which is more than a trifle.
+_FAR, _HALFWAY = 2.5, 0.5
+
 
 def by_signature(
     suspect: Suspect,
@@ -21,8 +25,9 @@ def by_signature(
 ) -> Verdict:
     """Judge by a fresh signature: the nearest group, if it fits, else a new one; a site that is alone already stays.
 
-    A signature fits nowhere if it is as foreign to the nearest group as the groups are to each other: its mean distance
-    to the group's members is no smaller than the smallest mean distance from them to another group.
+    A signature fits nowhere if it is as foreign to the nearest group as the groups are to each other (its mean distance
+    to the group's members is no smaller than the smallest mean distance from them to another group), or half as foreign
+    and far beyond what chance does among them (their own mean distances to each other).
 
     Parameters
     ----------
@@ -46,7 +51,7 @@ def by_signature(
     distances = {group: float(distance[fresh, rows].mean()) for group, rows in speakers.items()}
     # On a tie the site stays where it is.
     nearest = min(distances, key=lambda group: (distances[group], group != suspect.group, group))
-    fits = distances[nearest] < _reach(nearest, distance, speakers)
+    fits = distances[nearest] == 0 or distances[nearest] < _reach(nearest, distance, speakers)
     alone = int((labels == suspect.group).sum()) == 1
     target = nearest if fits else suspect.group if alone else None
     return Verdict(suspect.site, suspect.group, target, replace(suspect.evidence, distances=distances))
@@ -56,7 +61,14 @@ def _reach(group: int, distance: NDArray[np.float64], speakers: Mapping[int, NDA
     """How far from a group's members a signature may be and still fit."""
     rows = speakers[group]
     neighbours = [float(distance[np.ix_(rows, other)].mean()) for key, other in speakers.items() if key != group]
-    if neighbours:
-        return min(neighbours)
-    # The only group has no neighbour; then it reaches twice as far as its widest member.
-    return 2 * float(distance[np.ix_(rows, rows)].sum(axis=1).max()) / max(len(rows) - 1, 1)
+    # A group of one does not show how far apart members are; then the widest of all the others does.
+    widths = {key: _width(distance, of) for key, of in speakers.items() if len(of) > 1}
+    width = _FAR * widths.get(group, max(widths.values(), default=0.0))
+    if not neighbours:
+        return width
+    return min(min(neighbours), max(width, _HALFWAY * min(neighbours)))
+
+
+def _width(distance: NDArray[np.float64], rows: NDArray[np.intp]) -> float:
+    """The mean distance of a group's widest member to its peers."""
+    return float(distance[np.ix_(rows, rows)].sum(axis=1).max()) / (len(rows) - 1)

@@ -119,7 +119,9 @@ class TestScenario:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"at": 0}, ["drift event 1: at = 0", "a round", "between 0 and 1"]),
+            ({"at": -1}, ["drift event 1: at = -1", "a round", "between 0 and 1"]),
+            ({"extent": 0.0}, ["extent = 0.0"]),
+            ({"extent": 1.5}, ["extent = 1.5"]),
             ({"at": 1.5}, ["at = 1.5"]),
             ({"at": True}, ["at = True"]),
             ({"at": float("nan")}, ["at = nan"]),

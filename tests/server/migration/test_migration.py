@@ -410,7 +410,7 @@ def test_founders_of_one_round_that_head_the_same_way_share_a_group() -> None:
 
 def test_a_founder_is_looked_at_again_ever_more_rarely_while_it_is_alone() -> None:
     rng = np.random.default_rng(0)
-    rule = GuardedRule(MigrationSettings(dwell=2), probation=True)
+    rule = GuardedRule(MigrationSettings(dwell=2), looks_again=True)
     _calm_then(rule, GROUPS, rng)
     rule.settle(Verdict("a", 0, None, Evidence(None, {}, 1.0)), 2, 6)
     groups = GROUPS | {"a": 2}
@@ -419,7 +419,7 @@ def test_a_founder_is_looked_at_again_ever_more_rarely_while_it_is_alone() -> No
         for suspect in rule.suspects(round_number, _calm(groups, rng), groups):
             examined_in.append(round_number)
             rule.settle(Verdict(suspect.site, 2, 2, suspect.evidence), 2, round_number)
-    assert examined_in == [9, 15, 27]
+    assert examined_in == [9, 14, 23]
     # By its direction alone a calm founder is never moved, however its noise may point.
     suspect = Suspect("a", 2, 0, Evidence(None, {0: 0.9}, 1.0))
     assert rule.by_direction(suspect) == Verdict("a", 2, 2, suspect.evidence)
@@ -453,7 +453,12 @@ def _judge(at: float, positions: list[float], labels: list[int], witnesses: list
 def test_a_fresh_signature_names_the_group_that_fits() -> None:
     positions, labels = [0.0, 0.2, 10.0, 10.2, 20.0], [0, 0, 1, 1, 2]
     assert _judge(0.1, positions, labels) == 0
-    assert _judge(7.0, positions, labels) == 1
+    assert _judge(9.0, positions, labels) == 1
+    # More than halfway to the next group, and far beyond what is usual among the members of either.
+    assert _judge(4.9, positions, labels) == 0
+    assert _judge(15.1, positions, labels) == 2
+    assert _judge(4.0, [0.0, 0.2, 6.0, 6.2], [0, 0, 1, 1]) == 1
+    assert _judge(3.0, [0.0, 0.2, 4.0, 4.2, 40.0], [0, 0, 1, 1, 2]) == 1
     assert _judge(19.0, positions, labels) == 2
     # As far from group 2 as group 1 is: it fits nowhere.
     assert _judge(30.0, positions, labels) is None
