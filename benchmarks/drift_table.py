@@ -77,11 +77,13 @@ METHODS = {"FMCL": "fmcl", "FedCM": "fedcm"}
 
 @dataclass(frozen=True)
 class Result:
-    """What one run shows at its end; `right` of the drifted sites, moves of everybody, accuracies in [0, 1]."""
+    """What one run shows at its end: drifted sites in the right group, moves of everybody and of sites that did not
+    drift, how many those are, examinations, accuracies in [0, 1]."""
 
     right: int
     moves: int
     innocent_moves: int
+    innocents: int
     examined: int
     accuracy: float
     accuracy_of_drifted: float
@@ -143,6 +145,7 @@ def result_of(config: Config, world: World, drift: str) -> Result:
         right=sum(labels[site] == homes[kind] for site, kind in belongs.items()),
         moves=len(record.moved),
         innocent_moves=sum(site not in DRIFTED for site in record.moved),
+        innocents=len(set(record.moved) - set(DRIFTED)),
         examined=record.examined + len(record.moved),
         accuracy=record.last.overall.accuracy,
         accuracy_of_drifted=statistics.mean(record.last.sites[site].accuracy for site in DRIFTED),

@@ -73,9 +73,9 @@ def change(before: Description, after: Description) -> float:
 
     Class shares are compared by the χ² test of homogeneity. The means of common classes are compared by
     T = Σ_c ‖μ_c − μ′_c‖² n_c n′_c / (n_c + n′_c), whose expectation by chance is tr Σ for each class and whose variance
-    is 2 tr Σ². That is a multiple of a χ² with (tr Σ)² / tr Σ² degrees of freedom for each class, and so is the estimate
-    of tr Σ for each sample more than there are classes: the ratio of the two is compared with F. The smaller of the two
-    probabilities, doubled because there are two, is returned as the normal deviate that is as improbable.
+    is 2 tr Σ². That is a multiple of a χ² with (tr Σ)² / tr Σ² degrees of freedom for each class, and the estimate of
+    tr Σ is one with as many for each sample beyond one per class: the ratio of the two is compared with F. The smaller
+    of the two probabilities, doubled because there are two, is returned as the normal deviate that is as improbable.
 
     Samples that are in both make the difference smaller than chance would: the test errs on the quiet side.
     """

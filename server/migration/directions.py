@@ -29,6 +29,8 @@ class Record:
     norms: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     strikes: int = 0
+    # The round of the last verdict; far in the past: there was none.
+    settled: int = -(10**6)
     rests_until: int = 0
     # How long its last rest was; the next one is twice as long.
     rest: int = 0

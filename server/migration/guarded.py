@@ -21,6 +21,8 @@ from server.migration.verdict import Evidence, Suspect, Verdict
 _AFTERSHOCK = 2
 # Without signatures a group of one's own is founded late: a disturbed group needs a round or two to settle.
 _FOUNDING_PATIENCE = 3
+# A move that nobody's data speak for must bring the loss down to this part of what it was: half-hearted ones harm.
+_HELPS = 0.5
 # Whoever has been quiet for so many times its last rest begins with a short one again.
 _FORGIVEN = 4
 
@@ -116,6 +118,8 @@ class GuardedRule:
             unexplained = site in before or record.group not in disturbed
             outlier = site in loud and (unexplained if cosine is None else cosine < self._settings.tau)
             resting = round_number < record.rests_until
+            # What has changed since it was last examined is news; for that a short rest will do.
+            news = site in raised and round_number > record.settled + self._settings.dwell
             if outlier and resting:
                 self._shaken[record.group] = round_number
             record.strikes = record.strikes + 1 if outlier and not resting else 0
@@ -124,9 +128,7 @@ class GuardedRule:
                 record.note(norms[site], peer_norms[site])
             back = self._to_return_to(record, losses.get(site), sizes)
             again = record.in_doubt or (record.founder and sizes[record.group] == 1)
-            if back is not None or (
-                not resting and (record.strikes >= self._settings.patience or again or site in raised)
-            ):
+            if back is not None or news or (not resting and (record.strikes >= self._settings.patience or again)):
                 evidence = Evidence(
                     cosine=cosine,
                     cosines=witnesses.with_others(record),
@@ -155,7 +157,7 @@ class GuardedRule:
         """
         if record.left is None or record.loss_there is None or loss is None or not sizes[record.left]:
             return None
-        return record.left if loss >= record.loss_there else None
+        return record.left if loss > _HELPS * record.loss_there else None
 
     def by_direction(self, suspect: Suspect) -> Verdict | None:
         """Judge by the update alone: the group with the largest cosine, if it fits. None: not sure yet.
@@ -206,6 +208,7 @@ class GuardedRule:
             record.in_doubt = self._looks_again
         record.group = group
         record.strikes, record.norms, record.ratios = 0, [], []
+        record.settled = round_number
         quiet = round_number - record.rests_until
         forgiven = quiet > _FORGIVEN * record.rest
         record.rest = self._settings.dwell if forgiven or not record.rest else 2 * record.rest

@@ -128,6 +128,8 @@ class Migration(Mover):
         members = self._roster.members
         fresh = [answers[suspect.site] for suspect in suspects]
         distance = self._method.distance([*members, *fresh], self._config)
+        counts = np.array([one.card.class_counts for one in (*members, *fresh)], np.float64)
+        shares = counts / counts.sum(axis=1, keepdims=True)
         rows = np.arange(len(members))
         position = {member.name: index for index, member in enumerate(members)}
         for row, suspect in enumerate(suspects, start=len(members)):
@@ -135,5 +137,5 @@ class Migration(Mover):
             self._roster.renew(suspect.site, answers[suspect.site], round_number)
             self._audience.tell(SiteRenewed(answers[suspect.site].card))
             del self._unanswered[suspect.site]
-            yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses)
+            yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses, shares)
             rows[position[suspect.site]] = row

@@ -15,6 +15,7 @@ from client.watching import changed
 from common import wire
 from common.config import Config
 from common.drift import DriftEvent
+from tests.support.federation import write_digits
 from tests.support.runs import MakeConfig
 
 ROUNDS, DRIFT = 20, 5
@@ -70,9 +71,7 @@ def test_nothing_is_compared_or_kept_unless_the_server_asks_for_it(config: Confi
     assert changed(asked(config, tmp_path, DRIFT, described=None)) == 0
 
 
-def test_unchanged_data_are_not_embedded_again(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_data_are_not_embedded_again(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     introduce(asked(config, tmp_path, 0), "signature")
     monkeypatch.setattr(Request, "embedded", lambda self: pytest.fail("nothing has changed"))
     assert changed(asked(config, tmp_path, 3)) == 0
@@ -105,3 +104,32 @@ def test_a_site_of_its_own_remembers_in_its_own_folder(config: Config, tmp_path:
     introduce(own, "signature")
     assert not (tmp_path / "server").exists()
     assert [path.name for path in (tmp_path / "own").rglob("*.safetensors")] == ["round-0000000000.safetensors"]
+
+
+def test_a_real_site_that_is_watched_sees_its_own_folder_change(small_config: MakeConfig, tmp_path: Path) -> None:
+    config = small_config(
+        encoder__name="pixels", data__watch=True, data__source="folder", data__classes=tuple("0123"), rounds=ROUNDS
+    )
+    identity = Identity("clinic", tmp_path / "scans", None, tmp_path / "cache", memory=tmp_path / "memory")
+
+    def at(number: int) -> Request:
+        task = wire.Task(config.for_site(), number, ROUNDS, "ab12", "fedavg", described=0)
+        return Request(wire.pack_task(task), task, identity, data_of(identity, task, number))
+
+    write_digits(tmp_path / "scans", [0, 1], count=30)
+    introduce(at(0), "signature")
+    assert changed(at(1)) == 0
+    # More of the same is no change, though every file counts.
+    write_digits(tmp_path / "more", [0, 1], first=30, count=10)
+    _add(tmp_path / "more", tmp_path / "scans")
+    assert changed(at(2)) == 0
+    write_digits(tmp_path / "others", [2, 3], count=30)
+    _add(tmp_path / "others", tmp_path / "scans")
+    assert changed(at(3)) > 4
+
+
+def _add(source: Path, target: Path) -> None:
+    for path in source.rglob("*.png"):
+        place = target / path.relative_to(source)
+        place.parent.mkdir(exist_ok=True)
+        path.rename(place)
