@@ -494,7 +494,7 @@ def test_on_a_tie_a_site_stays_and_a_single_group_may_lose_a_stranger() -> None:
     assert _judge(50.0, [0.0, 10.0], [0, 1]) == 0
 
 
-# --- a site that raises its hand, rests that grow, moves on trial ------------------------------------------------------
+# --- a site that raises its hand, rests that grow, moves on trial -----------------------------------------------------
 
 
 def test_a_raised_hand_is_heeded_at_once_and_again_after_a_short_rest() -> None:
