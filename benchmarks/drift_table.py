@@ -23,7 +23,7 @@ from cli.arguments import add_config, read_config
 from cli.simulation.one_process import OneProcessGrid
 from cli.simulation.preflight import prepare
 from client.app import app
-from common.config import Config, SettingsError, with_values
+from common.config import Config, FlatValue, SettingsError, with_values
 from common.drift import DriftEvent
 from server.app import conduct
 from server.history.events import Event, GroupsFormed, RoundFinished, RunEnded, SiteCleared, SitesMoved
@@ -38,7 +38,7 @@ class World:
     """How sites differ: a site's kind is its number modulo `kinds`; what is set for that; how a site changes kind."""
 
     kinds: int
-    settings: dict[str, object]
+    settings: dict[str, FlatValue]
     change: str
 
     def kind(self, site: str) -> int:
@@ -115,15 +115,13 @@ class Record:
 
 def configured(base: Config, world: str, drift: str, method: str, rule: str, seed: int) -> Config:
     here = WORLDS[world]
-    return with_values(
-        base,
-        {
-            "method": METHODS[method], "seed": seed, "sites": SITES, "rounds": ROUNDS, "test.every": ROUNDS,
-            "checkpoint": 0, "migration.rule": rule, **here.settings,
-            # The question is who moves, not how many groups there are.
-            "cluster.k": here.kinds if method == "FMCL" else 0,
-        },
-    ).model_copy(update={"drift": here.scenario(drift)})  # fmt: skip
+    values: dict[str, FlatValue] = {
+        "method": METHODS[method], "seed": seed, "sites": SITES, "rounds": ROUNDS, "test.every": ROUNDS,
+        "checkpoint": 0, "migration.rule": rule, **here.settings,
+        # The question is who moves, not how many groups there are.
+        "cluster.k": here.kinds if method == "FMCL" else 0,
+    }  # fmt: skip
+    return with_values(base, values).model_copy(update={"drift": here.scenario(drift)})
 
 
 def result_of(config: Config, world: World, drift: str) -> Result:

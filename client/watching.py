@@ -10,6 +10,7 @@ import hashlib
 import logging
 
 import numpy as np
+from numpy.typing import NDArray
 
 from client.fingerprints.description import CERTAIN, Description, change, describe
 from client.memory import Memory, open_memory
@@ -76,7 +77,7 @@ def _description(arrays: State) -> Description:
     )
 
 
-def _state(request: Request) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def _state(request: Request) -> NDArray[np.uint8]:
     """What stays the same as long as the training samples do: then nothing needs to be embedded, or compared."""
     site = request.site
     digest = hashlib.sha256(site.samples.digest.encode())

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from common.config import MigrationSettings
-from server.migration.directions import Directions, Record
+from server.migration.directions import Directions
+from server.migration.record import Record
 from server.migration.vectors import Vector, cosine_of, length, medians_of_others
 from server.migration.verdict import Evidence, Suspect, Verdict
 
@@ -21,10 +22,6 @@ from server.migration.verdict import Evidence, Suspect, Verdict
 _AFTERSHOCK = 2
 # Without signatures a group of one's own is founded late: a disturbed group needs a round or two to settle.
 _FOUNDING_PATIENCE = 3
-# A move that nobody's data speak for must bring the loss down to this part of what it was: half-hearted ones harm.
-_HELPS = 0.5
-# Whoever has been quiet for so many times its last rest begins with a short one again.
-_FORGIVEN = 4
 
 _NOTHING: Mapping[str, float] = MappingProxyType({})
 
@@ -126,7 +123,7 @@ class GuardedRule:
             # A loud round becomes the usual only where nothing else explains it.
             if not record.strikes and (site not in loud or not (resting or record.group in disturbed)):
                 record.note(norms[site], peer_norms[site])
-            back = self._to_return_to(record, losses.get(site), sizes)
+            back = record.to_return_to(losses.get(site), sizes)
             again = record.in_doubt or (record.founder and sizes[record.group] == 1)
             if back is not None or news or (not resting and (record.strikes >= self._settings.patience or again)):
                 evidence = Evidence(
@@ -148,16 +145,6 @@ class GuardedRule:
             if back is None:
                 record.left = record.loss_there = None
         return found
-
-    @staticmethod
-    def _to_return_to(record: Record, loss: float | None, sizes: Mapping[int, int]) -> int | None:
-        """The group that a site on trial goes back to, because it was better off there; None: it stays.
-
-        The group it left had begun to follow it, and the one it came to has not: who does better all the same belongs.
-        """
-        if record.left is None or record.loss_there is None or loss is None or not sizes[record.left]:
-            return None
-        return record.left if loss > _HELPS * record.loss_there else None
 
     def by_direction(self, suspect: Suspect) -> Verdict | None:
         """Judge by the update alone: the group with the largest cosine, if it fits. None: not sure yet.
@@ -208,11 +195,7 @@ class GuardedRule:
             record.in_doubt = self._looks_again
         record.group = group
         record.strikes, record.norms, record.ratios = 0, [], []
-        record.settled = round_number
-        quiet = round_number - record.rests_until
-        forgiven = quiet > _FORGIVEN * record.rest
-        record.rest = self._settings.dwell if forgiven or not record.rest else 2 * record.rest
-        record.rests_until = round_number + 1 + record.rest
+        record.rest_from(round_number, self._settings.dwell)
 
     def _remember(self, round_number: int, heard: Mapping[str, Vector], groups: Mapping[str, int]) -> None:
         for site, change in heard.items():

@@ -67,8 +67,8 @@ def test_drawing_anew_from_the_same_site_raises_no_hand(counts: list[int]) -> No
 
 
 @settings(max_examples=25)
-@given(seed=st.integers(0, 999), scale=st.floats(0.01, 100), order=st.randoms(use_true_random=False))
-def test_neither_scale_nor_order_matters_and_nothing_is_nothing(seed: int, scale: float, order: object) -> None:
+@given(seed=st.integers(0, 999), scale=st.floats(0.01, 100))
+def test_neither_scale_nor_order_matters_and_nothing_is_nothing(seed: int, scale: float) -> None:
     rng = np.random.default_rng(seed)
     (before, labels), (after, later) = drawn(rng, [8, 8, 8]), drawn(rng, [8, 8, 8], shift=0.5)
     plain = change(describe(before, labels), describe(after, later))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_whose_data_change_raises_its_hand_and_nobody_else(config: Config, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["contrast", "invert"])
-def test_other_images_of_the_same_classes_are_seen(small_config: MakeConfig, tmp_path: Path, kind: str) -> None:
+def test_other_images_of_the_same_classes_are_seen(small_config: MakeConfig, tmp_path: Path, kind: Any) -> None:
     event = DriftEvent(kind=kind, at=DRIFT, sites=("000",), over=4)
     config = small_config(rounds=ROUNDS, partition__scheme="iid", drift=(event,), encoder__name="pixels")
     introduce(asked(config, tmp_path, 0), "signature")
