@@ -47,6 +47,8 @@ class Outcome:
     right_in_time: int
     right_at_the_end: int
     innocent_moved: int
+    # Accuracy at the end of the same run without drift.
+    stable: float
 
     @property
     def before(self) -> float:
@@ -62,8 +64,8 @@ class Outcome:
 
     @property
     def loss_permille(self) -> float:
-        """1000 (before − end) / before, the paper's measure."""
-        return 1000 * (self.before - self.end) / self.before
+        """1000 (stable − end) / stable, the paper's measure."""
+        return 1000 * (self.stable - self.end) / self.stable
 
 
 def configured(base: Config, variant: str, seed: int, out: Path) -> Config:
@@ -107,7 +109,7 @@ def first_drift(config: Config) -> int:
     return first
 
 
-def outcome_of(config: Config) -> Outcome:
+def outcome_of(config: Config, stable: Config) -> Outcome:
     drift_round = first_drift(config)
     before, after = label_sets(config, drift_round - 1), label_sets(config, config.rounds)
     drifted = {site for site in before if before[site] != after[site]}
@@ -130,6 +132,7 @@ def outcome_of(config: Config) -> Outcome:
         right(drift_round + IN_TIME - 1),
         right(config.rounds),
         len(moved - drifted),
+        read_metrics(Path(stable.out))[0][-1],
     )
 
 
@@ -207,9 +210,11 @@ def main() -> None:
     for seed in options.seeds:
         for variant in VARIANTS:
             config = prepare(configured(base, variant, seed, options.out.absolute()))
-            if not finished(config) and simulate(config) != "finished":
-                raise SystemExit(1)
-            outcomes[variant].append(outcome_of(config))
+            stable = config.model_copy(update={"drift": (), "out": f"{config.out}-stable"})
+            for one in (config, stable):
+                if not finished(one) and simulate(one) != "finished":
+                    raise SystemExit(1)
+            outcomes[variant].append(outcome_of(config, stable))
     text = table(outcomes)
     (options.out / "table.md").write_text(text + "\n", encoding="utf-8")
     picture(outcomes, options.out / "drift.png")

@@ -103,16 +103,16 @@ class Memory:
         return sorted(int(match[1]) for path in self._folder.iterdir() if (match := _FILE.fullmatch(path.name)))
 
 
-def open_memory(identity: Identity, task: wire.Task) -> Memory:
-    """Return what a site remembers of the run that a task belongs to.
+def open_memory(identity: Identity, task: wire.Task, kind: str = "") -> Memory:
+    """Return what a site remembers of the run that a task belongs to: for its rule, or of a `kind` of its own.
 
     A site of a simulation keeps it in the run directory; a site that somebody set up in its own folder, whatever the
     server says.
     """
     name = _folder_name(identity.name)
     if identity.in_engine and task.folder:
-        return Memory(Path(task.folder) / name, task.run, task.rule)
-    return Memory(_base(identity, task.settings.cache) / f"run-{task.run}" / name, task.run, task.rule)
+        return Memory(Path(task.folder) / name / kind, task.run, kind or task.rule)
+    return Memory(_base(identity, task.settings.cache) / f"run-{task.run}" / name / kind, task.run, kind or task.rule)
 
 
 def _base(identity: Identity, setting: str = "") -> Path:

@@ -75,6 +75,7 @@ class PartitionSettings(Section):
     min_size: int = Field(10, ge=2, description="fewest samples a simulated site may get")
     classes_per_site: int = Field(2, ge=1, description="scheme = classes: how many classes each site holds")
     groups: int = Field(5, ge=1, description="scheme = disjoint: number of groups with disjoint labels")
+    overlap: int = Field(0, ge=0, description="scheme = disjoint: classes that a group shares with the next one")
 
 
 class EncoderSettings(Section):
@@ -195,6 +196,9 @@ class MigrationSettings(Section):
     )
     patience: int = Field(2, ge=1, description="guarded: rounds in a row in which a site must be an outlier")
     dwell: int = Field(3, ge=0, description="guarded: rounds a site rests after a move or a false alarm")
+    look: int = Field(
+        1, ge=0, description="guarded: rounds between two looks of a site at itself, where data may change; 0: none"
+    )
     fit: float = Field(
         0.1, ge=-1, le=1, description="guarded, where sites send no signature: least cosine with the group moved to"
     )

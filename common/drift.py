@@ -38,12 +38,14 @@ class DriftEvent(BaseModel):
         description="swap: pairs of sites exchange their data; vanish: classes disappear; the others change the images"
     )
     at: int | float = Field(
-        description="first round with changed data; a share such as 0.4: the first round after that part of the run"
+        description="first round with changed data, 0: from the beginning; a share such as 0.4: the first round after "
+        "that part of the run"
     )
     sites: tuple[str, ...] | float = Field(
         description="names of simulated sites (000, 001, …), or the share of all sites, drawn by the seed"
     )
     over: int = Field(1, ge=1, description="rounds until everything has changed; 1: sudden")
+    extent: float = Field(1.0, gt=0, le=1, description="share of a site's samples that change in the end")
     period: int = Field(0, ge=0, description="recurring: changed for so many rounds, back for as many; 0: for good")
     classes: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = Field(
         (), description="vanish: which classes; empty: the one a site has most of"
@@ -55,9 +57,9 @@ class DriftEvent(BaseModel):
     @field_validator("at", mode="before")
     @classmethod
     def _round_or_share(cls, value: object) -> object:
-        if (type(value) is int and value >= 1) or (isinstance(value, float) and 0 < value < 1):
+        if (type(value) is int and value >= 0) or (isinstance(value, float) and 0 < value < 1):
             return value
-        raise ValueError(f"at = {value!r} is neither a round (1, 2, …) nor a share of the run between 0 and 1")
+        raise ValueError(f"at = {value!r} is neither a round (0, 1, …) nor a share of the run between 0 and 1")
 
     @field_validator("sites", mode="before")
     @classmethod
@@ -99,7 +101,7 @@ class DriftEvent(BaseModel):
         return math.floor(round(self.at * rounds, 9)) + 1
 
     def severity(self, round_number: int, rounds: int) -> float:
-        """The share of samples that have changed in a round: 0 before, then rising in `over` steps to 1."""
+        """The share of samples that have changed in a round: 0 before, then rising in `over` steps to `extent`."""
         elapsed = round_number - self.first_round(rounds)
         if elapsed < 0:
             return 0.0
@@ -107,7 +109,7 @@ class DriftEvent(BaseModel):
             phase, elapsed = divmod(elapsed, self.period)
             if phase % 2:
                 return 0.0
-        return min(1.0, (elapsed + 1) / self.over)
+        return self.extent * min(1.0, (elapsed + 1) / self.over)
 
 
 Scenario = Annotated[tuple[DriftEvent, ...], BeforeValidator(_tuple)]

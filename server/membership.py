@@ -10,7 +10,7 @@ from common import wire
 from common.config import Config, SettingsError
 from common.signature import Signature
 from common.state import State
-from server.asking.enrolment import Enrolment
+from server.asking.enrolment import Enrolment, WriteTask
 from server.asking.grid import StreamingGrid
 from server.clustering import MergeTree, Rehearsed, group_differences, merge_tree
 from server.groups import Groups, dominant
@@ -49,16 +49,20 @@ class Membership:
         What of it travels: the model that groups start from.
     audience
         Hears who comes, and where each is put.
+    task
+        Writes what a site that is asked to introduce itself is told.
     """
 
-    def __init__(self, config: Config, method: Method, initial: State, start: State, audience: Audience) -> None:
+    def __init__(
+        self, config: Config, method: Method, initial: State, start: State, audience: Audience, task: WriteTask
+    ) -> None:
         self._config = config
         self._method = method
         self._start = start
         self._audience = audience
         self.roster = Roster()
         self.groups = Groups(self.roster, audience)
-        self._enrolment = Enrolment(config, method, initial, self.roster, audience)
+        self._enrolment = Enrolment(config, method, initial, self.roster, audience, task)
 
     def enrol(self, grid: StreamingGrid) -> list[Member]:
         """Wait for the sites, and ask each for its fingerprint once."""
@@ -150,7 +154,7 @@ class Membership:
         if not members:
             return
         for name, introduction in self.ask_again(grid, members, round_number).items():
-            self.roster.renew(name, introduction)
+            self.roster.renew(name, introduction, round_number)
             self._audience.tell(SiteRenewed(introduction.card))
 
     def ask_again(
@@ -168,11 +172,11 @@ class Membership:
         for introduction, node in self._enrolment.introduce(grid, strangers, round_number):
             name = introduction.card.name
             if name in self.roster:
-                self.roster.move(name, node, introduction)
+                self.roster.move(name, node, introduction, round_number)
                 self._audience.tell(SiteEnrolled(introduction.card, late=True))
                 continue
             placement = self._place(introduction)
-            member = Member(introduction.card, node, introduction.fingerprint, placement.group)
+            member = Member(introduction.card, node, introduction.fingerprint, placement.group, round_number)
             self.roster.add(member)
             self._audience.tell(SiteEnrolled(introduction.card, late=True))
             # Who is a member can be asked more.

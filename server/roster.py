@@ -25,6 +25,8 @@ class Member:
     node_id: int
     fingerprint: Fingerprint | None
     group: int = 0
+    # The round in which it sent the fingerprint.
+    described: int = 0
 
     @property
     def name(self) -> str:
@@ -68,6 +70,7 @@ class Roster:
             {
                 "card": asdict(member.card),
                 "group": member.group,
+                "described": member.described,
                 "fingerprint": None
                 if member.fingerprint is None
                 else {"kind": member.fingerprint.kind, "arrays": vars(member.fingerprint)},
@@ -81,7 +84,8 @@ class Roster:
             kept = entry["fingerprint"]
             fingerprint = None if kept is None else KINDS[kept["kind"]](**kept["arrays"])
             lists = {name: tuple(entry["card"][name]) for name in ("class_counts", "faults")}
-            self.add(Member(SiteCard(**entry["card"] | lists), _NOWHERE, fingerprint, entry["group"]))
+            card = SiteCard(**entry["card"] | lists)
+            self.add(Member(card, _NOWHERE, fingerprint, entry["group"], entry["described"]))
 
     def at_node(self, node_id: int) -> Member | None:
         """The member that sits on a node."""
@@ -92,10 +96,10 @@ class Roster:
         self._members[member.name] = member
         self._by_node[member.node_id] = member
 
-    def move(self, name: str, node_id: int, introduction: Introduction) -> None:
+    def move(self, name: str, node_id: int, introduction: Introduction, round_number: int) -> None:
         """A member came back on another node, perhaps with other data; it keeps its group."""
         self.seat(name, node_id)
-        self.renew(name, introduction)
+        self.renew(name, introduction, round_number)
 
     def seat(self, name: str, node_id: int) -> None:
         """A known member was found on a node."""
@@ -104,10 +108,11 @@ class Roster:
         member.node_id = node_id
         self._by_node[node_id] = member
 
-    def renew(self, name: str, introduction: Introduction) -> None:
-        """A member introduced itself anew because its data changed; it keeps node and group."""
+    def renew(self, name: str, introduction: Introduction, round_number: int) -> None:
+        """A member introduced itself anew, in a round, because its data changed; it keeps node and group."""
         member = self._members[name]
         member.card, member.fingerprint = introduction.card, introduction.fingerprint
+        member.described = round_number
 
     def groups(self) -> dict[int, list[Member]]:
         """Members by group, both in order."""

@@ -112,7 +112,7 @@ class ClusteredStrategy(Strategy):
         self._initial = self._travelling(initial)
         self._own = {name: array for name, array in initial.items() if name not in self._initial}
         self.setting = setting or Setting()
-        self._members = Membership(config, method, initial, self._initial, audience)
+        self._members = Membership(config, method, initial, self._initial, audience, self._introduction_task)
         self._roster, self._groups = self._members.roster, self._members.groups
         self._screening = Screening(config, self._agreement, len(agreed_classes(config.data)), self._own)
         self._rule = method.training(config, self)
@@ -449,6 +449,20 @@ class ClusteredStrategy(Strategy):
             checkpoints=tuple(self.setting.checkpoints()),
             folder=self.setting.folder,
             held=self._config.test.held,
+            looks=self._migration is not None and self._migration.looks(round_number),
+        )
+
+    def _introduction_task(self, round_number: int, member: Member | None) -> wire.Task:
+        """What a site is told that is asked who it is."""
+        return wire.Task(
+            self._config.for_site(),
+            round_number,
+            self._config.rounds,
+            self.setting.stamp,
+            self._method.rule,
+            checkpoints=tuple(self.setting.checkpoints()),
+            folder=self.setting.folder,
+            described=(member.described if member else 0) if self._migration and self._migration.watches else None,
         )
 
     @property

@@ -11,6 +11,7 @@ from client.data.samples import TableSamples
 from client.fingerprints import FINGERPRINTS
 from client.identity import models_folder
 from client.request import Request
+from client.watching import remember_description
 from common import wire
 
 _log = logging.getLogger("coterie")
@@ -30,6 +31,8 @@ def introduction(request: Request, kind: str) -> wire.Introduction:
     """What a site says of itself, with a fingerprint of one kind."""
     start = time.perf_counter()
     described = FINGERPRINTS[kind](request)
+    # Before the answer goes out: what was said must be known, when the server goes by it.
+    remember_description(request)
     return wire.Introduction(card_of(request), described, time.perf_counter() - start)
 
 

@@ -12,6 +12,7 @@ from flwr.app import RecordDict
 from client.answers.refusal import reason_of
 from client.memory import forget_old_runs
 from client.request import Request, tested
+from client.watching import changed
 from common import wire
 
 _log = logging.getLogger("coterie")
@@ -48,9 +49,10 @@ def _trained(request: Request) -> RecordDict:
         found = tested(visit.load(method.held(trained)), visit.site).confusion
         held = int(np.trace(found)), int(found.sum())
     fresh = method.agreement.remembers and task.accepted > 0 and not visit.memory
+    deviation = changed(request)
     seconds = time.perf_counter() - start
     return wire.pack_update(
-        wire.Update(trained.state, trained.samples, trained.loss, seconds, trained.extras, fresh, held)
+        wire.Update(trained.state, trained.samples, trained.loss, seconds, trained.extras, fresh, held, deviation)
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import SettingsError
+from common.config import PartitionSettings, SettingsError
 
 Index = NDArray[np.int64]
 
@@ -39,11 +39,31 @@ def class_holders(classes: int, sites: int, per_site: int, rng: np.random.Genera
     return holders
 
 
-def label_groups(classes: int, sites: int, count: int, rng: np.random.Generator) -> list[tuple[Index, Index]]:
-    """Divide the classes into `count` groups, the sites too; return (classes, sites) of each group."""
-    if count > min(classes, sites):
+def label_groups(
+    classes: int, sites: int, settings: PartitionSettings, rng: np.random.Generator
+) -> list[tuple[Index, Index]]:
+    """Divide classes and sites into groups; return classes, and the sites that share their samples.
+
+    With `overlap` a group also has the first classes of the next one (of the first after the last); these are divided
+    among the sites of both.
+    """
+    groups = settings.groups
+    if groups > min(classes, sites):
         raise SettingsError(
-            f"partition.groups = {count} is more than the {classes} classes in the data or the {sites} sites"
+            f"partition.groups = {groups} is more than the {classes} classes in the data or the {sites} sites"
         )
-    drawn = np.array_split(rng.permutation(classes), count)
-    return [(labels, np.arange(group, sites, count)) for group, labels in enumerate(drawn)]
+    own = np.array_split(rng.permutation(classes), groups)
+    fewest = min(len(drawn) for drawn in own)
+    if settings.overlap > fewest or (settings.overlap and groups == 1):
+        raise SettingsError(
+            f"partition.overlap = {settings.overlap}: {groups} groups of {classes} classes have {fewest} of their own "
+            "to share with a neighbour"
+        )
+    dealt: list[tuple[Index, Index]] = []
+    for group, drawn in enumerate(own):
+        here, before = np.arange(group, sites, groups), np.arange((group - 1) % groups, sites, groups)
+        if settings.overlap:
+            dealt.append((drawn[: settings.overlap], np.sort(np.concatenate([here, before]))))
+        if len(drawn) > settings.overlap:
+            dealt.append((drawn[settings.overlap :], here))
+    return dealt

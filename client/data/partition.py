@@ -76,7 +76,7 @@ def _owners(labels: NDArray[np.int64], sites: int, settings: PartitionSettings, 
         case "classes":
             return _deal_classes(len(labels), by_class, sites, settings.classes_per_site, rng)
         case "disjoint":
-            return _deal_disjoint(len(labels), by_class, sites, settings.groups, rng)
+            return _deal_disjoint(len(labels), by_class, sites, settings, rng)
         case "iid":
             return _deal_cyclically(len(labels), by_class, np.arange(sites))
         case "group":
@@ -133,10 +133,12 @@ def _deal_classes(total: int, by_class: Sequence[Index], sites: int, per_site: i
     return owner
 
 
-def _deal_disjoint(total: int, by_class: Sequence[Index], sites: int, groups: int, rng: np.random.Generator) -> Index:
-    """Divide the classes into `groups`, the sites too, and each group's samples evenly among its sites."""
+def _deal_disjoint(
+    total: int, by_class: Sequence[Index], sites: int, settings: PartitionSettings, rng: np.random.Generator
+) -> Index:
+    """Divide the classes into groups, the sites too, and each group's samples evenly among its sites."""
     owner = np.full(total, -1, np.int64)
-    for drawn, owners in label_groups(len(by_class), sites, groups, rng):
+    for drawn, owners in label_groups(len(by_class), sites, settings, rng):
         owner = np.maximum(owner, _deal_cyclically(total, [by_class[label] for label in drawn], owners))
     return owner
 

@@ -90,7 +90,7 @@ def _first_deal(units: _Units, sites: int, settings: PartitionSettings, rng: np.
                 if drawn:
                     _deal_evenly(units, [rows], np.array(drawn), owner)
         case "disjoint":
-            for kinds, owners in label_groups(len(by_kind), sites, settings.groups, rng):
+            for kinds, owners in label_groups(len(by_kind), sites, settings, rng):
                 _deal_evenly(units, [by_kind[kind] for kind in kinds], owners, owner)
         case "iid":
             _deal_evenly(units, by_kind, everybody, owner)

@@ -29,6 +29,7 @@ from common.wire.task import add_extras, unpack_extras, unpack_model
 
 KEPT: tuple[str, ...] = get_args(Kept)
 _MAX_LOSS = 1e9
+_MOST_DEVIATIONS = 1000.0
 # Records of a round: of the training, of the test, or why one of them is missing.
 _ROUND = {"model", "training", "statistics", "evaluation", "untested", "refusal"}
 
@@ -38,7 +39,8 @@ class Update:
     """After local training: the tensors that travel, and what the method sends beside them.
 
     `fresh`: the site should have remembered something of its earlier rounds, and did not. `held`: how many samples of
-    its test split, of how many, the model that it holds now names right; None: that was not asked for.
+    its test split, of how many, the model that it holds now names right; None: that was not asked for. `changed`: how
+    many standard deviations the site's data are from what it said of them; 0: it does not say that they have changed.
     """
 
     state: State
@@ -48,6 +50,7 @@ class Update:
     extras: Extras = field(default_factory=dict)
     fresh: bool = False
     held: tuple[int, int] | None = None
+    changed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ def pack_update(update: Update) -> RecordDict:
             "loss": update.loss,
             "seconds": update.seconds,
             "fresh": int(update.fresh),
+            "changed": update.changed,
         }
     )
     if update.held is not None:
@@ -115,6 +119,7 @@ def unpack_update(content: RecordDict, *, declared: Mapping[str, Rule], network:
         extras=unpack_extras(content, declared, network),
         fresh=_bit(metrics, "fresh"),
         held=_held(metrics),
+        changed=number(metrics, "changed", at_most=_MOST_DEVIATIONS),
     )
 
 

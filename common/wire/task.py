@@ -60,6 +60,9 @@ class Task:
         What the method asks, outside of training.
     held
         Whether what the site holds after its training is to be tested, too.
+    described
+        The round in which the site last described itself, as far as the server knows: it is to watch whether that
+        still holds. None: it need not.
     """
 
     settings: SiteSettings
@@ -74,6 +77,7 @@ class Task:
     folder: str = ""
     question: str = ""
     held: bool = False
+    described: int | None = None
 
 
 def pack_task(
@@ -98,6 +102,8 @@ def pack_task(
     )
     if task.group is not None:
         config["group"] = task.group
+    if task.described is not None:
+        config["described"] = task.described
     content = RecordDict({"task": config})
     if model is not None:
         content[_MODEL] = model
@@ -127,6 +133,7 @@ def unpack_task(content: RecordDict) -> Task:
         folder=text(config, "folder"),
         question=text(config, "question"),
         held=truth(config, "held"),
+        described=count(config, "described") if "described" in config else None,
     )
 
 

@@ -20,6 +20,9 @@ from server.roster import Member, Roster, common_form
 
 _MOST_FAILURES = 3
 
+# Of a round, to a member or to somebody who is not known yet.
+WriteTask = Callable[[int, Member | None], wire.Task]
+
 
 @dataclass(frozen=True)
 class _Node:
@@ -45,14 +48,19 @@ class Enrolment:
         The members so far; a newcomer may not take the name of one that is connected.
     audience
         Hears who was turned away, and why.
+    task
+        Writes what those who are asked are told.
     """
 
-    def __init__(self, config: Config, method: Method, initial: State, roster: Roster, audience: Audience) -> None:
+    def __init__(
+        self, config: Config, method: Method, initial: State, roster: Roster, audience: Audience, task: WriteTask
+    ) -> None:
         self._config = config
         self._method = method
         self._initial = initial
         self._roster = roster
         self._audience = audience
+        self._task = task
         self._class_count = len(agreed_classes(config.data))
         # Nodes that are not asked again: what they said was wrong, or they failed too often.
         self._turned_away: set[int] = set()
@@ -146,7 +154,6 @@ class Enrolment:
     ) -> Iterator[tuple[Addressee, wire.Introduction]]:
         """Yield the introductions of those who answer, as they come."""
         fingerprint = None if names_only else self._method.fingerprint
-        task = wire.Task(self._config.for_site(), round_number, self._config.rounds)
         # Serialised once: all questions share the record.
         needs_model = fingerprint is not None and self._method.fingerprint_needs_model
         model = wire.pack_arrays(self._initial) if needs_model else None
@@ -166,7 +173,10 @@ class Enrolment:
             stage,
             round_number,
             asked,
-            lambda one: Question(wire.pack_task(task, model), f"query.{fingerprint or 'hello'}"),
+            lambda one: Question(
+                wire.pack_task(self._task(round_number, self._roster.at_node(one.node_id)), model),
+                f"query.{fingerprint or 'hello'}",
+            ),
             read,
             timeout=timeout,
             limits="round.deadline" if timeout == self._config.round.deadline else "round.start_timeout",

@@ -44,6 +44,8 @@ class Tasks:
     checkpoints: tuple[int, ...]
     folder: str
     held: bool = False
+    # Whether sites are to watch themselves.
+    looks: bool = False
     _packed: dict[int, ArrayRecord] = field(default_factory=dict)
     # Beside the model, for a group whose number is the key.
     _beside: dict[int, dict[str, ArrayRecord]] = field(default_factory=dict)
@@ -75,4 +77,5 @@ class Tasks:
             checkpoints=self.checkpoints,
             folder=self.folder,
             held=self.held,
+            described=member.described if self.looks else None,
         )

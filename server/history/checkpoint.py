@@ -24,7 +24,7 @@ from safetensors.numpy import load
 from common.disk import sync
 from common.tensors import contiguous, write_tensors
 
-_MARK = b"coterie checkpoint 2"
+_MARK = b"coterie checkpoint 3"
 _DIGEST_BYTES = 32
 _TRAILER = _DIGEST_BYTES + len(_MARK)
 _NAME = re.compile(r"round-(\d{6})\.checkpoint")

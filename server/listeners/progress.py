@@ -319,7 +319,8 @@ def _move(event: SitesMoved) -> str:
 
 
 def _figures(evidence: Evidence) -> str:
-    reasons = [] if evidence.cosine is None else [f"cosine {evidence.cosine:.2f}"]
+    reasons = [] if evidence.changed is None else [f"data changed by {evidence.changed:.1f} standard deviations"]
+    reasons += [] if evidence.cosine is None else [f"cosine {evidence.cosine:.2f}"]
     usual = evidence.usual_norm if evidence.peer_norm is None else evidence.peer_norm
     if evidence.norm is not None and usual is not None:
         reasons.append(f"norm {evidence.norm:.3g} against {usual:.3g}")

@@ -88,7 +88,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One update: what the site received, what it made of it and from how many samples, and what it sent beside."""
+    """One update: what the site received, what it made of it and from how many samples, and what it sent beside.
+
+    `loss`: while it trained; `changed`: by how many standard deviations it finds its data changed, 0 if it does not.
+    """
 
     round_number: int
     site: str
@@ -97,6 +100,8 @@ class Contribution:
     before: State
     after: State
     extras: Extras = field(default_factory=dict)
+    loss: float = 0.0
+    changed: float = 0.0
 
 
 @dataclass(frozen=True)

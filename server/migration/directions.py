@@ -1,59 +1,13 @@
-"""What is remembered of each site, and where each group is heading."""
+"""Where each group is heading."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from server.migration.vectors import Vector, cosine_of, direction
-
-# Rounds of calm that make up what is usual for a site.
-_HISTORY = 5
-# A site that has been silent for so many times its usual gap is no longer waited for.
-_LOST = 5
-
-
-@dataclass
-class Record:
-    """What is remembered of a site."""
-
-    group: int
-    unit: Vector
-    first_round: int
-    last_round: int
-    times_heard: int = 0
-    # Of the last calm rounds: the norm of the update, and how many times the median of the peers it was.
-    norms: list[float] = field(default_factory=list)
-    ratios: list[float] = field(default_factory=list)
-    strikes: int = 0
-    rests_until: int = 0
-    # A founder of a group of its own is looked at again after so many rounds; 0: it is not.
-    probation: int = 0
-    look_again: int = 0
-
-    @property
-    def usual_norm(self) -> float | None:
-        """The median norm of the site's last calm rounds."""
-        return statistics.median(self.norms) if self.norms else None
-
-    def hear(self, group: int, change: Vector, round_number: int) -> None:
-        """Take in a head update."""
-        self.group, self.unit, self.last_round = group, direction(change), round_number
-        self.times_heard += 1
-
-    def note(self, norm: float, peer_norm: float | None) -> None:
-        """Take a round into what is usual for the site."""
-        self.norms = [*self.norms, norm][-_HISTORY:]
-        if peer_norm:
-            self.ratios = [*self.ratios, norm / peer_norm][-_HISTORY:]
-
-    def is_lost(self, round_number: int) -> bool:
-        """Whether the site has been silent for far longer than it usually is."""
-        usual_gap = (self.last_round - self.first_round + 1) / self.times_heard
-        return round_number - self.last_round > _LOST * usual_gap
+from server.migration.record import Record
+from server.migration.vectors import Vector, cosine_of
 
 
 class Directions:

@@ -6,12 +6,15 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from common.config import MigrationSettings
-from server.migration.directions import Directions, Record
+from server.migration.directions import Directions
+from server.migration.record import Record
 from server.migration.vectors import Vector, cosine_of, length, medians_of_others
 from server.migration.verdict import Evidence, Suspect, Verdict
 
@@ -20,9 +23,11 @@ _AFTERSHOCK = 2
 # Without signatures a group of one's own is founded late: a disturbed group needs a round or two to settle.
 _FOUNDING_PATIENCE = 3
 
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+
 
 class GuardedRule:
-    """Leave-one-out unit directions, a norm gate, patience and rest.
+    """Leave-one-out unit directions, a norm gate, patience, a trial, and rests that grow.
 
     A round goes: `suspects` names who is to be examined; for each of them in turn the caller finds the verdict
     `by_direction` or `by_signature`, carries it out, and has it noted with `settle`.
@@ -31,14 +36,15 @@ class GuardedRule:
     ----------
     settings
         Thresholds.
-    probation
-        Whether a site that founded a group is examined again later, because it may have been in the middle of a
-        change. Only of use where an examination shows more than the direction of its updates.
+    looks_again
+        Whether a site that founded a group, or whose data had changed and that was left where it is, is examined again
+        later, because it may have been in the middle of a change. Only of use where an examination shows more than the
+        direction of its updates.
     """
 
-    def __init__(self, settings: MigrationSettings, *, probation: bool = False) -> None:
+    def __init__(self, settings: MigrationSettings, *, looks_again: bool = False) -> None:
         self._settings = settings
-        self._probation = probation
+        self._looks_again = looks_again
         self._records: dict[str, Record] = {}
         self._shaken: dict[int, int] = {}
         self._founded: dict[int, Vector] = {}
@@ -53,8 +59,30 @@ class GuardedRule:
         self._records = {site: Record(**record) for site, record in state["records"].items()}
         self._shaken = {int(group): last for group, last in state["shaken"].items()}
 
-    def suspects(self, round_number: int, changes: Mapping[str, Vector], groups: Mapping[str, int]) -> list[Suspect]:
-        """Judge one round; `changes` are the head updates of the sites that trained, `groups` are those of all."""
+    def suspects(
+        self,
+        round_number: int,
+        changes: Mapping[str, Vector],
+        groups: Mapping[str, int],
+        *,
+        losses: Mapping[str, float] = _NOTHING,
+        raised: Mapping[str, float] = _NOTHING,
+    ) -> list[Suspect]:
+        """Judge one round.
+
+        Parameters
+        ----------
+        round_number
+            Of the updates.
+        changes
+            The head updates of the sites that trained.
+        groups
+            Of all sites.
+        losses
+            Of the sites while they trained. Without them no move is on trial.
+        raised
+            By how many standard deviations sites find their data changed, of those that do.
+        """
         self._founded = {}
         heard = {site: changes[site] for site in sorted(changes) if np.any(changes[site])}
         self._remember(round_number, heard, groups)
@@ -87,32 +115,47 @@ class GuardedRule:
             unexplained = site in before or record.group not in disturbed
             outlier = site in loud and (unexplained if cosine is None else cosine < self._settings.tau)
             resting = round_number < record.rests_until
+            # What has changed since it was last examined is news; for that a short rest will do.
+            news = site in raised and round_number > record.settled + self._settings.dwell
             if outlier and resting:
                 self._shaken[record.group] = round_number
             record.strikes = record.strikes + 1 if outlier and not resting else 0
             # A loud round becomes the usual only where nothing else explains it.
             if not record.strikes and (site not in loud or not (resting or record.group in disturbed)):
                 record.note(norms[site], peer_norms[site])
-            on_probation = record.probation and round_number >= record.look_again and sizes[record.group] == 1
-            if record.strikes >= self._settings.patience or on_probation:
+            back = record.to_return_to(losses.get(site), sizes)
+            again = record.in_doubt or (record.founder and sizes[record.group] == 1)
+            if back is not None or news or (not resting and (record.strikes >= self._settings.patience or again)):
                 evidence = Evidence(
                     cosine=cosine,
                     cosines=witnesses.with_others(record),
                     norm=norms[site],
                     peer_norm=peer_norms[site],
                     usual_norm=record.usual_norm,
+                    changed=raised.get(site),
                 )
-                found.append(Suspect(site, record.group, record.strikes, evidence))
+                if back is not None:
+                    evidence = replace(
+                        evidence,
+                        reason=f"moving did not help: its loss is {losses[site]:.3g} here and was "
+                        f"{record.loss_there:.3g} there",
+                    )
+                found.append(Suspect(site, record.group, record.strikes, evidence, back))
+            record.loss = losses.get(site)
+            if back is None:
+                record.left = record.loss_there = None
         return found
 
     def by_direction(self, suspect: Suspect) -> Verdict | None:
         """Judge by the update alone: the group with the largest cosine, if it fits. None: not sure yet.
 
         A site that fits nowhere for long founds a group of its own, together with those who found one in the same
-        round and head the same way; a site that is alone already stays.
+        round and head the same way; a site that is alone already stays. Who was moved and does worse goes back.
         """
+        if suspect.back is not None:
+            return Verdict(suspect.site, suspect.group, suspect.back, suspect.evidence)
         if suspect.rounds < self._settings.patience:
-            # A founder on probation, not an outlier: calm directions are noise and prove nothing.
+            # One that is looked at again, not an outlier: calm directions are noise and prove nothing.
             return Verdict(suspect.site, suspect.group, suspect.group, suspect.evidence)
         cosines = suspect.evidence.cosines
         target: int | None = max(cosines, key=lambda group: cosines[group], default=None)
@@ -134,20 +177,25 @@ class GuardedRule:
     def settle(self, verdict: Verdict, group: int, round_number: int) -> None:
         """Note that a verdict was carried out and the site belongs to `group`; it is left in peace for a while."""
         record = self._records[verdict.site]
+        returns = record.left is not None
+        record.left = record.loss_there = None
         if verdict.target is None:
             # Its group's model is a copy of the one it had, so its last update speaks for the new group too.
             self._founded[group] = record.unit
-            record.probation = self._settings.dwell + 1 if self._probation else 0
+            record.founder = self._looks_again
+            record.in_doubt = False
         elif group != record.group:
             # Its last update was made with another group's model and says nothing about the new one.
             record.unit = np.zeros_like(record.unit)
-            record.probation = 0
-        else:
-            record.probation *= 2
-        record.look_again = round_number + record.probation
+            record.founder = record.in_doubt = False
+            if not returns and not verdict.evidence.distances:
+                # Nobody has seen its data: the next round tells.
+                record.left, record.loss_there = record.group, record.loss
+        elif verdict.evidence.changed is not None:
+            record.in_doubt = self._looks_again
         record.group = group
         record.strikes, record.norms, record.ratios = 0, [], []
-        record.rests_until = round_number + 1 + self._settings.dwell
+        record.rest_from(round_number, self._settings.dwell)
 
     def _remember(self, round_number: int, heard: Mapping[str, Vector], groups: Mapping[str, int]) -> None:
         for site, change in heard.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,30 +49,45 @@ class Migration(Mover):
         self._rule = (
             PublishedRule(config.migration)
             if published
-            else GuardedRule(config.migration, probation=method.can_confirm)
+            else GuardedRule(config.migration, looks_again=method.can_confirm)
         )
+        # Sites look at themselves where they can describe themselves anew, and where that may have changed.
+        changing = config.data.watch or bool(config.drift)
+        self.watches = bool(not published and config.migration.look and method.can_confirm and changing)
         self._unanswered: Counter[str] = Counter()
         # What this round's updates change in the heads.
         self._changes: dict[str, NDArray[np.float64]] = {}
+        self._losses: dict[str, float] = {}
+        # Who has raised its hand: by how many standard deviations it finds its data changed.
+        self._raised: dict[str, float] = {}
+
+    def looks(self, round_number: int) -> bool:
+        """Whether sites look at themselves in a round."""
+        return self.watches and round_number % self._config.migration.look == 0
 
     def observe(self, contribution: Contribution) -> None:
-        """Note how the head moves."""
-        self._changes[contribution.site] = flat_head(contribution.after) - flat_head(contribution.before)
+        """Note how the head moves, and what the site says."""
+        site = contribution.site
+        self._changes[site] = flat_head(contribution.after) - flat_head(contribution.before)
+        self._losses[site] = contribution.loss
+        if contribution.changed and self.watches:
+            self._raised[site] = contribution.changed
 
     def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> Iterator[Move]:
         """Judge the head updates of a round; a suspect may be found to stay."""
-        changes, self._changes = self._changes, {}
+        changes, losses, raised = self._changes, self._losses, self._raised
+        self._changes, self._losses, self._raised = {}, {}, {}
         labels = {site: group for group, sites in groups.items() for site in sites}
-        for verdict in self._verdicts(round_number, changes, labels):
+        if isinstance(self._rule, PublishedRule):
+            verdicts: Iterable[Verdict] = self._rule.moves(changes, labels)
+        else:
+            suspects = self._rule.suspects(round_number, changes, labels, losses=losses, raised=raised)
+            verdicts = self._verdicts(round_number, suspects)
+        for verdict in verdicts:
             yield Move((verdict.site,), verdict.origin, verdict.target, verdict.evidence)
 
-    def _verdicts(
-        self, round_number: int, changes: Mapping[str, NDArray[np.float64]], groups: Mapping[str, int]
-    ) -> Iterator[Verdict]:
-        if isinstance(self._rule, PublishedRule):
-            yield from self._rule.moves(changes, groups)
-            return
-        suspects = self._rule.suspects(round_number, changes, groups)
+    def _verdicts(self, round_number: int, suspects: Sequence[Suspect]) -> Iterator[Verdict]:
+        assert isinstance(self._rule, GuardedRule)
         if self._method.can_confirm:
             # Who does not answer stays under suspicion and is asked again, but not for ever: everybody waits for it.
             asked = [suspect for suspect in suspects if self._unanswered[suspect.site] < _MOST_QUESTIONS]
@@ -113,12 +128,14 @@ class Migration(Mover):
         members = self._roster.members
         fresh = [answers[suspect.site] for suspect in suspects]
         distance = self._method.distance([*members, *fresh], self._config)
+        counts = np.array([one.card.class_counts for one in (*members, *fresh)], np.float64)
+        shares = counts / counts.sum(axis=1, keepdims=True)
         rows = np.arange(len(members))
         position = {member.name: index for index, member in enumerate(members)}
         for row, suspect in enumerate(suspects, start=len(members)):
             witnesses = np.array([not self._rule.is_suspected(member.name) for member in members])
-            self._roster.renew(suspect.site, answers[suspect.site])
+            self._roster.renew(suspect.site, answers[suspect.site], round_number)
             self._audience.tell(SiteRenewed(answers[suspect.site].card))
             del self._unanswered[suspect.site]
-            yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses)
+            yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses, shares)
             rows[position[suspect.site]] = row

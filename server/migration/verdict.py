@@ -17,6 +17,8 @@ class Evidence:
         With the directions of the other groups.
     norm, peer_norm, usual_norm
         Length of its head update, the median of its peers', the median of its own last calm rounds; None: unknown.
+    changed
+        By how many standard deviations the site itself finds its data changed; None: it does not say so.
     distances
         Mean distance of its fresh signature to each group; empty where none was asked for.
     reason
@@ -28,18 +30,23 @@ class Evidence:
     norm: float | None = None
     peer_norm: float | None = None
     usual_norm: float | None = None
+    changed: float | None = None
     distances: dict[int, float] = field(default_factory=dict)
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A site that has been an outlier for long enough to be examined."""
+    """A site that is to be examined: an outlier for so many rounds, or one that says that its data have changed.
+
+    `back`: the group to which it returns, because the move from there has not helped.
+    """
 
     site: str
     group: int
     rounds: int
     evidence: Evidence
+    back: int | None = None
 
 
 @dataclass(frozen=True)

@@ -106,13 +106,13 @@ def moves_figure(record: RunRecord) -> Figure | None:
         },
         (
             "round", "site", "from", "to", "founded", "cosine_own", "cosine_other", "norm", "peer_norm", "usual_norm",
-            "reason",
+            "changed", "reason",
         ),
         [
             (
                 one.round_number, one.site, one.origin, one.target, int(one.founded), one.evidence.cosine,
                 max(one.evidence.cosines.values(), default=None),
-                one.evidence.norm, one.evidence.peer_norm, one.evidence.usual_norm,
+                one.evidence.norm, one.evidence.peer_norm, one.evidence.usual_norm, one.evidence.changed,
                 one.evidence.reason or None,
             )
             for one in record.rulings
@@ -131,6 +131,8 @@ def _segment(
 def evidence_words(evidence: Evidence) -> str:
     """Why a site moved or was suspected, in words."""
     parts = [evidence.reason] if evidence.reason else []
+    if evidence.changed is not None:
+        parts.append(f"its data have changed by {evidence.changed:.1f} standard deviations")
     if evidence.cosine is not None:
         others = [value for value in evidence.cosines.values() if math.isfinite(value)]
         best = f", {max(others):.2f} with the best other" if others else ""

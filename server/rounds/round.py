@@ -181,7 +181,17 @@ class Round:
         group = self._rule.trained(member.group, update.extras)
         before = self._groups.models[group]
         weight = self._aggregation.weight(update.samples, self._roster.sizes(group).values())
-        contribution = Contribution(self.round_number, member.name, group, weight, before, update.state, update.extras)
+        contribution = Contribution(
+            self.round_number,
+            member.name,
+            group,
+            weight,
+            before,
+            update.state,
+            update.extras,
+            update.loss,
+            update.changed,
+        )
         if group not in self._averages:
             reference = self._rule.reference(before)
             self._averages[group] = self._aggregation.accumulator(group, reference, self._capacity(group))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import pickle
 from collections.abc import Callable
 
@@ -397,7 +398,7 @@ def test_that_a_model_is_kept_round_trips() -> None:
 def whole_task() -> wire.Task:
     return wire.Task(
         Config().for_site(), 3, 20, run="00ff", rule="scaffold", group=2, tests=2, accepted=1, checkpoints=(1, 2),
-        folder="/runs/x/memory", question="losses",
+        folder="/runs/x/memory", question="losses", described=1,
     )  # fmt: skip
 
 
@@ -418,6 +419,7 @@ def test_everything_a_site_must_know_travels_with_the_task() -> None:
         ("tests", 1.0, "tests must be a whole number"),
         ("accepted", -1, "accepted must be a whole number"),
         ("accepted", 2**31, "accepted must be a whole number"),
+        ("described", -1, "described must be a whole number"),
         ("checkpoints", 3, "checkpoints must be a list"),
         ("checkpoints", [-1], "checkpoints must be whole numbers"),
         ("checkpoints", [1.5], "checkpoints must be whole numbers"),
@@ -438,6 +440,15 @@ def test_a_site_says_that_it_has_forgotten() -> None:
     sent.metric_records["training"]["fresh"] = 2
     with pytest.raises(wire.WireError, match="fresh must be 0 or 1, not 2"):
         read_update(sent)
+
+
+def test_a_site_says_by_how_much_it_has_changed() -> None:
+    sent = wire.pack_update(wire.Update({"w": np.ones(2, np.float32)}, 5, 0.25, 1.0, changed=7.5))
+    assert read_update(sent).changed == 7.5
+    for wrong in (-1.0, math.nan, math.inf, 1e6):
+        sent.metric_records["training"]["changed"] = wrong
+        with pytest.raises(wire.WireError, match="changed must be a number from 0 to 1000"):
+            read_update(sent)
 
 
 def test_why_a_model_is_untested_is_told_beside_an_update() -> None:

@@ -51,6 +51,9 @@ class TestSeverity:
             ({"at": 0.4}, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]),
             ({"at": 0.999}, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
             ({"at": 4, "over": 4}, [0, 0, 0, 0, 0.25, 0.5, 0.75, 1, 1, 1, 1]),
+            ({"at": 0}, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]),
+            ({"at": 7, "extent": 0.5}, [0, 0, 0, 0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5]),
+            ({"at": 7, "extent": 0.5, "over": 2}, [0, 0, 0, 0, 0, 0, 0, 0.25, 0.5, 0.5, 0.5]),
             ({"at": 2, "period": 2}, [0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1]),
             ({"at": 3, "period": 3, "over": 2}, [0, 0, 0, 0.5, 1, 1, 0, 0, 0, 0.5, 1]),
         ],
@@ -119,7 +122,9 @@ class TestScenario:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"at": 0}, ["drift event 1: at = 0", "a round", "between 0 and 1"]),
+            ({"at": -1}, ["drift event 1: at = -1", "a round", "between 0 and 1"]),
+            ({"extent": 0.0}, ["extent = 0.0"]),
+            ({"extent": 1.5}, ["extent = 1.5"]),
             ({"at": 1.5}, ["at = 1.5"]),
             ({"at": True}, ["at = True"]),
             ({"at": float("nan")}, ["at = nan"]),
@@ -541,6 +546,14 @@ class TestSites:
         assert shares[3:] == [1, 1]
         assert len(set(digests)) == 4
         assert digests[3] == digests[4]
+
+    def test_whoever_is_inverted_twice_is_as_he_was(self, simulated: Callable[..., list[SiteData]]) -> None:
+        plain = simulated(0)
+        devices = (event("invert", 0, ("001", "004")), event("invert", 6, ("001", "002")))
+        for number, inverted in ((0, (1, 4)), (5, (1, 4)), (6, (2, 4))):
+            for index, (one, was) in enumerate(zip(simulated(number, *devices), plain, strict=True)):
+                pixels = was.train_images()
+                assert np.array_equal(one.train_images(), 255 - pixels if index in inverted else pixels)
 
     def test_a_site_is_split_as_its_number_says(self, simulated: Callable[..., list[SiteData]]) -> None:
         site = simulated(0, name="clinic{}")[3]

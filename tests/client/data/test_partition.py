@@ -140,6 +140,27 @@ def test_more_classes_per_site_than_classes_is_an_error() -> None:
         deal(labels_of([30] * 3), 2, scheme="classes", classes_per_site=4)
 
 
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_overlapping_groups_share_so_many_labels_with_each_neighbour(overlap: int) -> None:
+    labels = labels_of([50] * 10)
+    shares = deal(labels, 10, scheme="disjoint", groups=5, overlap=overlap)
+    held = [frozenset(np.unique(labels[share]).tolist()) for share in shares]
+    assert held[:5] == held[5:]
+    for group in range(5):
+        assert len(held[group]) == 2 + overlap
+        assert len(held[group] & held[(group + 1) % 5]) == overlap
+        assert not held[group] & held[(group + 2) % 5]
+    assert sum(len(share) for share in shares) == len(labels)
+
+
+def test_groups_cannot_share_more_labels_than_they_have() -> None:
+    labels = labels_of([50] * 10)
+    with pytest.raises(SettingsError, match=r"partition.overlap = 3: 5 groups of 10 classes have 2 of their own"):
+        deal(labels, 10, scheme="disjoint", groups=5, overlap=3)
+    with pytest.raises(SettingsError, match=r"partition.overlap = 1"):
+        deal(labels, 10, scheme="disjoint", groups=1, overlap=1)
+
+
 def test_disjoint_groups_share_no_label_and_sites_are_dealt_evenly() -> None:
     labels = labels_of([50] * 10)
     shares = deal(labels, 11, scheme="disjoint", groups=5)

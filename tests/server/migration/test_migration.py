@@ -410,7 +410,7 @@ def test_founders_of_one_round_that_head_the_same_way_share_a_group() -> None:
 
 def test_a_founder_is_looked_at_again_ever_more_rarely_while_it_is_alone() -> None:
     rng = np.random.default_rng(0)
-    rule = GuardedRule(MigrationSettings(dwell=2), probation=True)
+    rule = GuardedRule(MigrationSettings(dwell=2), looks_again=True)
     _calm_then(rule, GROUPS, rng)
     rule.settle(Verdict("a", 0, None, Evidence(None, {}, 1.0)), 2, 6)
     groups = GROUPS | {"a": 2}
@@ -419,7 +419,7 @@ def test_a_founder_is_looked_at_again_ever_more_rarely_while_it_is_alone() -> No
         for suspect in rule.suspects(round_number, _calm(groups, rng), groups):
             examined_in.append(round_number)
             rule.settle(Verdict(suspect.site, 2, 2, suspect.evidence), 2, round_number)
-    assert examined_in == [9, 15, 27]
+    assert examined_in == [9, 14, 23]
     # By its direction alone a calm founder is never moved, however its noise may point.
     suspect = Suspect("a", 2, 0, Evidence(None, {0: 0.9}, 1.0))
     assert rule.by_direction(suspect) == Verdict("a", 2, 2, suspect.evidence)
@@ -436,7 +436,13 @@ def _places(positions: list[float]) -> np.ndarray:
     return np.abs(np.subtract.outer(positions, positions))
 
 
-def _judge(at: float, positions: list[float], labels: list[int], witnesses: list[bool] | None = None) -> int | None:
+def _judge(
+    at: float,
+    positions: list[float],
+    labels: list[int],
+    witnesses: list[bool] | None = None,
+    shares: list[list[float]] | None = None,
+) -> int | None:
     verdict = by_signature(
         SUSPECT,
         len(positions),
@@ -444,6 +450,7 @@ def _judge(at: float, positions: list[float], labels: list[int], witnesses: list
         np.arange(len(positions)),
         np.array(labels),
         np.array(witnesses or [True] * len(labels)),
+        np.ones((len(positions) + 1, 1)) if shares is None else np.array(shares),
     )
     assert verdict.origin == 0
     assert set(verdict.evidence.distances) == set(labels)
@@ -451,19 +458,30 @@ def _judge(at: float, positions: list[float], labels: list[int], witnesses: list
 
 
 def test_a_fresh_signature_names_the_group_that_fits() -> None:
-    positions, labels = [0.0, 0.2, 10.0, 10.2, 20.0], [0, 0, 1, 1, 2]
-    assert _judge(0.1, positions, labels) == 0
-    assert _judge(7.0, positions, labels) == 1
-    assert _judge(19.0, positions, labels) == 2
+    positions, labels = [0.0, 2.0, 10.0, 12.0, 21.0], [0, 0, 1, 1, 2]
+    assert _judge(1.0, positions, labels) == 0
+    assert _judge(9.0, positions, labels) == 1
+    assert _judge(20.0, positions, labels) == 2
     # As far from group 2 as group 1 is: it fits nowhere.
-    assert _judge(30.0, positions, labels) is None
+    assert _judge(31.0, positions, labels) is None
+    # Half as far, and far beyond what is usual among members: it fits nowhere either.
+    assert _judge(17.0, [0.0, 0.2, 10.0, 10.2], [0, 0, 1, 1]) is None
+    # Still between two groups: it stays, whichever is nearer.
+    assert _judge(7.0, positions, labels) == 0
+
+
+def test_who_has_many_samples_of_foreign_classes_is_between_two_groups() -> None:
+    positions, labels = [0.0, 2.0, 10.0, 12.0], [0, 0, 1, 1]
+    members = [[1.0, 0.0], [1.0, 0.0], [0.1, 0.9], [0.0, 1.0]]
+    assert _judge(11.0, positions, labels, shares=[*members, [0.4, 0.6]]) == 0
+    assert _judge(11.0, positions, labels, shares=[*members, [0.3, 0.7]]) == 1
 
 
 def test_suspects_do_not_describe_their_group_unless_nobody_else_can() -> None:
     # Half of group 1 has drifted to 0: only its witness at 10 speaks for it.
-    assert _judge(9.0, [0.0, 0.2, 0.1, 10.0], [0, 0, 1, 1], [True, True, False, True]) == 1
+    assert _judge(9.9, [0.0, 0.2, 0.1, 10.0], [0, 0, 1, 1], [True, True, False, True]) == 1
     # All of group 1 is under suspicion: what its members sent before speaks for it.
-    assert _judge(9.0, [0.0, 0.2, 10.0, 10.2], [0, 0, 1, 1], [True, True, False, False]) == 1
+    assert _judge(10.1, [0.0, 0.2, 10.0, 10.2], [0, 0, 1, 1], [True, True, False, False]) == 1
 
 
 def test_on_a_tie_a_site_stays_and_a_single_group_may_lose_a_stranger() -> None:
@@ -474,3 +492,87 @@ def test_on_a_tie_a_site_stays_and_a_single_group_may_lose_a_stranger() -> None:
     # Who is alone in a group cannot found another.
     assert _judge(50.0, [0.0], [0]) == 0
     assert _judge(50.0, [0.0, 10.0], [0, 1]) == 0
+
+
+# --- a site that raises its hand, rests that grow, moves on trial -----------------------------------------------------
+
+
+def test_a_raised_hand_is_heeded_at_once_and_again_after_a_short_rest() -> None:
+    rng = np.random.default_rng(0)
+    rule = GuardedRule(MigrationSettings(dwell=2), looks_again=True)
+    _calm_then(rule, GROUPS, rng)
+    heeded = []
+    for round_number in range(7, 30):
+        # It says so for six rounds, and is cleared each time.
+        raised = {"a": 5.0} if round_number < 13 else {}
+        for suspect in rule.suspects(round_number, _calm(GROUPS, rng), GROUPS, raised=raised):
+            assert suspect.evidence.changed == raised.get("a")
+            heeded.append(round_number)
+            rule.settle(Verdict("a", 0, 0, suspect.evidence), 0, round_number)
+    # By its own word after two rounds each; then it is looked at again after rests of 4 and 8 rounds.
+    assert heeded == [7, 10, 15, 24]
+    assert not any(rule.is_suspected(site) for site in GROUPS)
+
+
+def test_rests_double_and_are_forgiven_after_a_long_calm() -> None:
+    rng = np.random.default_rng(0)
+    rule = GuardedRule(MigrationSettings(dwell=2))
+    _calm_then(rule, GROUPS, rng)
+    alarms = []
+    for round_number in range(7, 30):
+        for suspect in rule.suspects(round_number, _drifting(GROUPS, rng, "a", 1, 20.0), GROUPS):
+            alarms.append(round_number)
+            rule.settle(Verdict("a", 0, 0, suspect.evidence), 0, round_number)
+    # Two rounds of patience after rests of 2, 4 and 8 rounds.
+    assert alarms == [8, 12, 18, 28]
+    calm = rule._records["a"].rests_until + 70
+    for round_number in range(30, calm):
+        rule.suspects(round_number, _calm(GROUPS, rng), GROUPS)
+    for round_number in range(calm, calm + 2):
+        for suspect in rule.suspects(round_number, _drifting(GROUPS, rng, "a", 1, 20.0), GROUPS):
+            rule.settle(Verdict("a", 0, 0, suspect.evidence), 0, round_number)
+    assert rule._records["a"].rest == 2
+
+
+@pytest.mark.parametrize(("there", "back"), [(0.9, True), (0.6, True), (0.1, False)])
+def test_a_move_by_direction_is_on_trial_for_a_round(there: float, back: bool) -> None:
+    rng = np.random.default_rng(0)
+    rule = GuardedRule(MigrationSettings())
+    _calm_then(rule, GROUPS, rng)
+    found: list[Suspect] = []
+    for round_number in (7, 8):
+        changes = _drifting(GROUPS, rng, "a", 1, 20.0)
+        found = rule.suspects(round_number, changes, GROUPS, losses=dict.fromkeys(GROUPS, 1.0))
+    verdict = rule.by_direction(found[0])
+    assert verdict is not None
+    assert verdict.target == 1
+    rule.settle(verdict, 1, 8)
+    # The state of a run that goes on is part of the trial.
+    later = GuardedRule(MigrationSettings())
+    later.restore(rule.state())
+    moved = GROUPS | {"a": 1}
+    found = later.suspects(9, _calm(moved, rng), moved, losses=dict.fromkeys(GROUPS, 1.0) | {"a": there})
+    assert [suspect.back for suspect in found] == ([0] if back else [])
+    if back:
+        verdict = later.by_direction(found[0])
+        assert verdict is not None
+        assert (verdict.origin, verdict.target) == (1, 0)
+        assert "did not help" in verdict.evidence.reason
+        later.settle(verdict, 0, 9)
+        assert later._records["a"].rest == 2 * MigrationSettings().dwell
+    # It is tried once.
+    home = GROUPS if back else moved
+    assert later.suspects(10, _calm(home, rng), home, losses=dict.fromkeys(GROUPS, 9.0)) == []
+
+
+def test_who_cannot_go_back_stays() -> None:
+    rng = np.random.default_rng(0)
+    rule = GuardedRule(MigrationSettings())
+    groups = {"a": 0, "b": 1, "c": 1, "d": 2, "e": 2}
+    _calm_then(rule, groups, rng)
+    for round_number in (7, 8):
+        changes = _drifting(groups, rng, "a", 1, 20.0)
+        rule.suspects(round_number, changes, groups, losses=dict.fromkeys(groups, 1.0))
+    rule.settle(Verdict("a", 0, 1, Evidence()), 1, 8)
+    moved = groups | {"a": 1}
+    assert rule.suspects(9, _calm(moved, rng), moved, losses=dict.fromkeys(groups, 5.0)) == []
