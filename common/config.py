@@ -75,6 +75,13 @@ class PartitionSettings(Section):
     min_size: int = Field(10, ge=2, description="fewest samples a simulated site may get")
     classes_per_site: int = Field(2, ge=1, description="scheme = classes: how many classes each site holds")
     groups: int = Field(5, ge=1, description="scheme = disjoint: number of groups with disjoint labels")
+    shift: Literal["none", "devices", "concept"] = Field(
+        "none",
+        description="how kinds of sites differ apart from label skew; devices: other images; concept: other labels",
+    )
+    kinds: int = Field(
+        3, ge=2, le=100, description="shift: how many kinds of sites there are; kind 0: data as they are"
+    )
 
 
 class EncoderSettings(Section):
@@ -252,6 +259,10 @@ class Config(SiteSettings):
         if self.partition.scheme == "disjoint" and self.partition.groups > self.sites:
             raise ValueError(
                 f"partition.groups = {self.partition.groups} is more than sites = {self.sites}: some would have nobody"
+            )
+        if self.partition.shift != "none" and self.partition.kinds > self.sites:
+            raise ValueError(
+                f"partition.kinds = {self.partition.kinds} is more than sites = {self.sites}: some would have nobody"
             )
         if len(set(self.data.classes)) != len(self.data.classes):
             raise ValueError(f"data.classes = {', '.join(self.data.classes)} names a class twice")
