@@ -208,9 +208,10 @@ class SiteSettings(Section):
     encoder: EncoderSettings = EncoderSettings()
     train: TrainSettings = TrainSettings()
     methods: MethodSettings = MethodSettings()
-    personalise: Literal["none", "finetune", "select"] = Field(
+    personalise: Literal["none", "finetune", "select", "blend"] = Field(
         "none",
-        description="last step at a site: finetune the group's model; select: keep it, that, or one trained alone",
+        description="last step at a site: finetune the group's model; select: it, that, or one trained alone; blend: "
+        "it with one of those",
     )
     drift: Scenario = Field((), description="drift scenario of a simulation: a TOML file (see configs/drift)")
 

@@ -69,14 +69,16 @@ def _changed(pixels: NDArray[np.uint8], positions: NDArray[np.int64], alteration
         case "colour":
             taken = _TINT if pixels.shape[3] == 3 else _TINT @ _LUMA
             values *= 1 - np.float32(strength) * taken
-    return np.rint(values.clip(0, 255)).astype(np.uint8)
+    changed: NDArray[np.uint8] = np.rint(values.clip(0, 255)).astype(np.uint8)
+    return changed
 
 
 def _noise(positions: NDArray[np.int64], side: int) -> NDArray[np.float32]:
     """Standard normal noise float32[n, side, side, 1], the same for a sample whenever and by whomever it is seen."""
     cells = np.arange(side) * _GRAIN // side
     fields = [np.random.default_rng(int(position)).standard_normal((_GRAIN, _GRAIN)) for position in positions]
-    return np.array(fields, np.float32)[:, cells[:, np.newaxis], cells, np.newaxis]
+    noise: NDArray[np.float32] = np.array(fields, np.float32)[:, cells[:, np.newaxis], cells, np.newaxis]
+    return noise
 
 
 @dataclass(frozen=True, eq=False)
