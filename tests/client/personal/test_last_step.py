@@ -29,6 +29,8 @@ CPU = torch.device("cpu")
 MODES = ("finetune", "select", "blend")
 # One of forty sites: some 36 samples of ten classes.
 SMALL = {"partition__scheme": "iid", "sites": 40, "train__batch_size": 8}
+# A run whose sites train on a tenth of their samples: some 30 each.
+FEW = {"data__test_fraction": 0.9, "train__batch_size": 8}
 
 
 def site_of(config: Config, index: int = 0) -> SiteData:
@@ -210,7 +212,7 @@ class TestChoice:
 @pytest.mark.federation
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_reports_it_apart_from_its_rounds(small_config: MakeConfig, tmp_path: Path, mode: str) -> None:
-    config = small_config(method="fedavg", personalise=mode, rounds=3)
+    config = small_config(**FEW, method="fedavg", personalise=mode, rounds=3)
     record, grid = run(config)
     (told,) = record.of(SitesPersonalised)
     assert set(told.kept) == {f"{index:03d}" for index in range(6)}
@@ -239,7 +241,7 @@ def test_without_it_nothing_is_asked_and_nothing_told(small_config: MakeConfig, 
 
 
 def test_a_site_that_fails_or_lies_is_named_and_left_out(small_config: MakeConfig) -> None:
-    config = small_config(method="fedavg", personalise="finetune", rounds=1)
+    config = small_config(**FEW, method="fedavg", personalise="finetune", rounds=1)
     record, _ = run(config, fault=on("query.personalise", 2, failed))
     assert "node unavailable" in record.reasons["personalise", "002"]
     assert "002" not in record.of(SitesPersonalised)[0].kept
@@ -262,7 +264,8 @@ def test_nobody_claims_more_test_samples_than_it_declared(small_config: MakeConf
         return reply
 
     record, _ = run(
-        small_config(method="fedavg", personalise="finetune", rounds=1), fault=on("query.personalise", 1, boast)
+        small_config(**FEW, method="fedavg", personalise="finetune", rounds=1),
+        fault=on("query.personalise", 1, boast),
     )
     assert "claims 1000000000 test samples after declaring" in record.reasons["personalise", "001"]
     (told,) = record.of(SitesPersonalised)
@@ -280,7 +283,7 @@ def test_a_site_that_is_gone_at_the_end_is_named(small_config: MakeConfig) -> No
                 grid.disconnect(104)
 
     record = Leaving()
-    conduct(grid, small_config(method="fedavg", personalise="finetune", rounds=1), [record])
+    conduct(grid, small_config(**FEW, method="fedavg", personalise="finetune", rounds=1), [record])
     assert record.reasons["personalise", "004"] == "not connected"
     assert set(record.of(SitesPersonalised)[0].kept) == {"000", "001", "002", "003", "005"}
 
@@ -304,7 +307,7 @@ SWAP = [{"kind": "swap", "at": 2, "sites": 1.0}, {"kind": "vanish", "at": 2, "si
 @pytest.mark.parametrize("drift", [[], SWAP])
 def test_the_group_s_model_trains_on_everything(small_config: MakeConfig, drift: list[dict[str, object]]) -> None:
     """Nothing is set aside, so nothing that was set aside can have been trained on, whatever becomes of the data."""
-    config = small_config(method="fedavg", rounds=3, drift=drift)
+    config = small_config(**FEW, method="fedavg", rounds=3, drift=drift)
     assert trained_samples(config.model_copy(update={"personalise": "blend"})) == trained_samples(config)
 
 
@@ -312,7 +315,7 @@ def test_data_that_change_are_judged_as_they_are_in_the_end(
     small_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under drift a model of the site's own is judged by models that have never seen the sample, whoever held it."""
-    config = small_config(method="fedavg", rounds=3, personalise="select", drift=SWAP)
+    config = small_config(**FEW, method="fedavg", rounds=3, personalise="select", drift=SWAP)
     last: set[bytes] = set()
     asked = 0
     real_train, real_ask = module.train, module.log_probabilities
