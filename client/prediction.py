@@ -97,10 +97,11 @@ def _read_shares(path: Path, classes: tuple[str, ...]) -> NDArray[np.float64]:
 
 
 def _blend(state: State, card: ModelCard, weight: float) -> nn.Module:
-    parts = (
-        {name.removeprefix(part): array for name, array in state.items() if name.startswith(part)} for part in _PARTS
+    group, own = (
+        _network({name.removeprefix(part): array for name, array in state.items() if name.startswith(part)}, card)
+        for part in _PARTS
     )
-    model = Blend(*(_network(part, card) for part in parts), weight)
+    model = Blend(group, own, weight)
     # Once more as a whole: a tensor that belongs to neither is not passed over.
     set_state(model, state)
     return model
