@@ -49,7 +49,7 @@ def draw(of_table: Mapping[str, Sequence[Row]], title: str, path: Path) -> Path 
 
     tables, labels, points = found
     figure, axes = pyplot.subplots(
-        figsize=(2.6 + 0.95 * len(labels), 1.9 + 0.42 * len(tables)), layout="constrained", facecolor="white"
+        figsize=(4.2 + 0.85 * len(labels), 2.1 + 0.42 * len(tables)), layout="constrained", facecolor="white"
     )
     image = axes.imshow(points, cmap="RdBu", vmin=-_FULL, vmax=_FULL, aspect="auto")
     for place, name in enumerate(tables):
@@ -59,27 +59,30 @@ def draw(of_table: Mapping[str, Sequence[Row]], title: str, path: Path) -> Path 
             if not np.isfinite(value):
                 continue
             ari = rows[label].ari.mean
-            told = f"{value:+.1f}" + (f"\n{ari:.2f}" if np.isfinite(ari) and rows[label].k.mean > 1 else "")
+            told = f"{value:+.1f}" + (f"\n({ari:.2f})" if np.isfinite(ari) and rows[label].k.mean > 1 else "")
             colour = "white" if abs(value) > 0.6 * _FULL else "black"
-            axes.text(column, place, told, ha="center", va="center", fontsize=7.5, color=colour)
+            axes.text(column, place, told, ha="center", va="center", fontsize=7.5, linespacing=1.15, color=colour)
     heights = [
-        f"{name}  (Local {100 * next(row.final['accuracy'].mean for row in of_table[name] if row.method == ALONE):.1f})"
+        f"{name}  ({100 * next(row.final['accuracy'].mean for row in of_table[name] if row.method == ALONE):.1f})"
         for name in tables
     ]
     axes.set_xticks(range(len(labels)), labels, rotation=35, ha="left", fontsize=8.5)
     axes.set_yticks(range(len(tables)), heights, fontsize=8.5)
     axes.xaxis.tick_top()
-    axes.tick_params(length=0)
     axes.set_xticks(np.arange(len(labels) + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(len(tables) + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=2)
+    axes.tick_params(which="both", length=0)
     for side in axes.spines.values():
         side.set_visible(False)
-    axes.set_title(f"{title}: points of accuracy above training alone", fontsize=10, loc="left")
-    figure.colorbar(image, ax=axes, shrink=0.8, label="worse than alone · better than alone")
-    figure.text(
-        0.01, 0.005, "Below a gain: adjusted Rand index of the groups, where kinds of sites are known", fontsize=7
+    figure.suptitle(f"{title}: points of accuracy above training alone", fontsize=10)
+    axes.set_xlabel(
+        "(in brackets: accuracy of training alone, %; adjusted Rand index of the groups where kinds are known)",
+        fontsize=7,
     )
+    bar = figure.colorbar(image, ax=axes, shrink=0.8)
+    bar.ax.tick_params(labelsize=7)
+    bar.ax.set_title("points", fontsize=7)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
     return path
