@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+import signal
 import threading
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from scipy.stats import wilcoxon
 from cli.main import main
 from cli.simulation.one_process import OneProcessGrid
 from cli.suites import overview, tables
+from cli.suites.forking import Fork
 from cli.suites.report import write_results
 from cli.suites.results import Outcome, Row, Spread, best_round, read_outcome, rows
 from cli.suites.running import alone
@@ -344,6 +347,28 @@ def test_nobody_works_on_a_suite_twice(tmp_path: Path) -> None:
         alone(tmp_path),
     ):
         assert lock < 0
+
+
+@pytest.mark.federation
+def test_a_process_that_forks_runs_outlives_them_and_names_their_ends(tmp_path: Path) -> None:
+    with alone(tmp_path) as lock:
+        fork = Fork(lock)
+        pids: list[int] = []
+        log = tmp_path / "words.log"
+        assert fork.run(["methods"], log, pids.append)[0] == 0
+        assert "fedavg" in log.read_text()
+        code, cpu = fork.run(["simulate", str(tmp_path / "missing.toml")], log, pids.append)
+        assert code == 2
+        assert cpu < 20
+        assert "cannot read the configuration" in log.read_text()
+        # A run that is killed is named by its signal, and the next one begins all the same.
+        assert fork.run(["watch", str(tmp_path)], log, lambda pid: os.kill(pid, signal.SIGKILL))[0] == -signal.SIGKILL
+        assert fork.run(["methods"], log, pids.append)[0] == 0
+        assert len(set(pids)) == 3
+        fork.close()
+        assert fork._process.wait(60) == 0
+        with pytest.raises((OSError, ValueError)):
+            fork.run(["methods"], log, pids.append)
 
 
 @pytest.mark.federation
