@@ -18,7 +18,6 @@ from client.answers.refusal import reason_of
 from client.answers.round import answer_question, test_round, train_round
 from client.fingerprints import FINGERPRINTS
 from client.identity import identify
-from client.personal import set_aside
 from client.request import Request, data_of, limit_threads
 from common import wire
 
@@ -36,8 +35,6 @@ def reply(message: Message, context: Context, answer: Answer) -> Message:
         task = wire.unpack_task(message.content)
         limit_threads(task.settings, identity)
         site = data_of(identity, task, task.round_number)
-        if task.settings.personalise != "none" and answer is not personalise:
-            site, _ = set_aside(site, task.settings.seed)
         content = answer(Request(message.content, task, identity, site, message.metadata.run_id))
     except Exception as error:
         # Not left to Flower, whose error reply would carry the text of any exception.

@@ -26,6 +26,7 @@ def site_card(
     run: str = "",
     shares: tuple[float, ...] = (),
     kept: str = "group",
+    blend: float | None = None,
     note: str = "",
 ) -> ModelCard:
     """The card of a model that the site keeps; `metrics` are those of its own test split, `shares` its classes'."""
@@ -35,6 +36,7 @@ def site_card(
         "run": run,
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "kept": kept,
+        "blend": blend,
         "note": note,
     }
     return describe(settings, classes, group, round_number, metrics).model_copy(update=about)

@@ -16,6 +16,7 @@ from client.collaboration.projection import projected
 from client.data.samples import Fault, ImageSamples, TableSamples, Undecodable
 from client.encoder import load_encoder
 from client.training import default_device, log_probabilities
+from common.blend import Blend
 from common.config import DataSettings, SettingsError
 from common.encoders import embedding_width
 from common.kept_model import ModelCard, load_model
@@ -24,6 +25,7 @@ from common.networks import mlp_like
 from common.state import State
 
 _BATCH = 128
+_PARTS = ("group.", "own.")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def open_model(path: Path, shares: str = "own") -> tuple[nn.Module, ModelCard]:
     if card.input == "integrated" or not card.whole:
         raise SettingsError(f"{path} cannot be used by itself: {card.note}")
     try:
-        model = _network(state, card)
+        model = _network(state, card) if card.blend is None else _blend(state, card, card.blend)
     except (InvalidState, ValueError) as error:
         raise SettingsError(f"the weights in {path} are not those of its card: {error}") from None
     expected = expected_shares(card, shares)
@@ -92,6 +94,17 @@ def _read_shares(path: Path, classes: tuple[str, ...]) -> NDArray[np.float64]:
     numbers = np.array(values, np.float64)
     shares: NDArray[np.float64] = numbers / numbers.sum()
     return shares
+
+
+def _blend(state: State, card: ModelCard, weight: float) -> nn.Module:
+    group, own = (
+        _network({name.removeprefix(part): array for name, array in state.items() if name.startswith(part)}, card)
+        for part in _PARTS
+    )
+    model = Blend(group, own, weight)
+    # Once more as a whole: a tensor that belongs to neither is not passed over.
+    set_state(model, state)
+    return model
 
 
 def _network(state: State, card: ModelCard) -> nn.Module:

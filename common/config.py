@@ -76,6 +76,13 @@ class PartitionSettings(Section):
     classes_per_site: int = Field(2, ge=1, description="scheme = classes: how many classes each site holds")
     groups: int = Field(5, ge=1, description="scheme = disjoint: number of groups with disjoint labels")
     overlap: int = Field(0, ge=0, description="scheme = disjoint: classes that a group shares with the next one")
+    shift: Literal["none", "devices", "concept"] = Field(
+        "none",
+        description="how kinds of sites differ apart from label skew; devices: other images; concept: other labels",
+    )
+    kinds: int = Field(
+        3, ge=2, le=100, description="shift: how many kinds of sites there are; kind 0: data as they are"
+    )
 
 
 class EncoderSettings(Section):
@@ -234,9 +241,10 @@ class SiteSettings(Section):
     encoder: EncoderSettings = EncoderSettings()
     train: TrainSettings = TrainSettings()
     methods: MethodSettings = MethodSettings()
-    personalise: Literal["none", "finetune", "select"] = Field(
+    personalise: Literal["none", "finetune", "select", "blend"] = Field(
         "none",
-        description="last step at a site: finetune the group's model; select: keep it, that, or one trained alone",
+        description="last step at a site: finetune the group's model; select: it, that, or one trained alone; blend: "
+        "it with one of those",
     )
     drift: Scenario = Field((), description="drift scenario of a simulation: a TOML file (see configs/drift)")
 
@@ -286,6 +294,10 @@ class Config(SiteSettings):
         if self.partition.scheme == "disjoint" and self.partition.groups > self.sites:
             raise ValueError(
                 f"partition.groups = {self.partition.groups} is more than sites = {self.sites}: some would have nobody"
+            )
+        if self.partition.shift != "none" and self.partition.kinds > self.sites:
+            raise ValueError(
+                f"partition.kinds = {self.partition.kinds} is more than sites = {self.sites}: some would have nobody"
             )
         if len(set(self.data.classes)) != len(self.data.classes):
             raise ValueError(f"data.classes = {', '.join(self.data.classes)} names a class twice")

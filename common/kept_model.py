@@ -24,8 +24,9 @@ from common.state import State
 from common.table import Table
 from common.tensors import contiguous, write_tensors
 
-# What a site may keep in the end: its group's model, that model trained further, or one trained on its own data alone.
-Kept = Literal["group", "finetuned", "local"]
+# What a site may keep in the end: its group's model, that model trained further, one trained on its own data alone, or
+# its group's and one of its own together.
+Kept = Literal["group", "finetuned", "local", "blend"]
 
 INTEGRATED = (
     "it reads columns that a site's rows become only by that site's private map and mapping: use the model that the "
@@ -75,7 +76,12 @@ class ModelCard(Section):
         (), description="prior = site: class shares that the site expects, in the order of classes; empty: equal ones"
     )
     group: int = Field(ge=0, description="group of sites that trained it")
-    kept: Kept = Field("group", description="group: the group's model; finetuned: trained further; local: alone")
+    kept: Kept = Field(
+        "group", description="group: the group's model; finetuned: trained further; local: alone; blend: two of them"
+    )
+    blend: float | None = Field(
+        None, gt=0, lt=1, description="kept = blend: weight of the probabilities of `group.*` beside those of `own.*`"
+    )
     round: int = Field(ge=0, description="rounds of training behind it")
     seed: int = Field(0, ge=0, description="seed of the run")
     site: str = Field("", description="the site that keeps it; empty: the coordinator")
@@ -94,6 +100,8 @@ class ModelCard(Section):
             raise ValueError("a model has a projection if it reads projected embeddings, and only then")
         if self.shares and (len(self.shares) != len(self.classes) or not all(0 < share <= 1 for share in self.shares)):
             raise ValueError("shares are numbers above 0 and at most 1, one for each class")
+        if (self.kept == "blend") != (self.blend is not None):
+            raise ValueError("a model has the weight of a blend if it is one, and only then")
         if self.network not in ("mlp", *HEADS) if self.input != "image" else self.network in HEADS:
             raise ValueError(f"network {self.network!r} does not read {self.input}")
         return self

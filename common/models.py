@@ -103,9 +103,12 @@ def set_state(model: nn.Module, state: Mapping[str, NDArray[Any]]) -> None:
 
 def set_prior(model: nn.Module, shares: NDArray[np.float64] | None) -> None:
     """Let the model expect classes in these shares, float64[C], in training and at prediction; None: as it learns."""
-    assert isinstance(model, Network)
     prior = None if shares is None else torch.from_numpy(np.log(shares)).to(torch.float32)
-    model.log_prior = None if prior is None else prior.to(model.head.weight.device)
+    # A blend has two of them.
+    networks = [module for module in model.modules() if isinstance(module, Network)]
+    assert networks
+    for network in networks:
+        network.log_prior = None if prior is None else prior.to(network.head.weight.device)
 
 
 def draw_head(model: nn.Module, seed: int) -> None:

@@ -56,7 +56,9 @@ def _embed_once(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
         needed = get_method(config.method).fingerprint in _EMBEDDED or config.train.model in HEADS
         if not needed or config.encoder.name.startswith("random:") or config.encoder.name == COLUMNS:
             continue
-        key = (config.data, config.encoder, config.cache)
+        # Where sites have devices of their own, their images are others for every seed and partition.
+        devices = config.partition.shift == "devices"
+        key = (config.data, config.encoder, config.cache, (config.partition, config.seed, config.sites) * devices)
         if key in done or is_finished(Path(config.out), config):
             continue
         done.add(key)
@@ -65,8 +67,17 @@ def _embed_once(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
             load_site(replace(site, partition=(index, config.sites)), config.for_site(), rounds=config.rounds)
             for index in range(config.sites)
         ]
-        usable = np.sort(np.concatenate([rows for part in parts for rows in (part.train, part.test)]))
-        say(f"embedding {len(usable)} images of {cell.data} by {config.encoder.name}, but for those in the cache …")
+        held = [np.union1d(part.train, part.test) for part in parts]
+        say(
+            f"embedding {sum(map(len, held))} images of {cell.data} by {config.encoder.name}, but for those in the "
+            "cache …"
+        )
         encoder = load_encoder(config.encoder, config.seed)
         cache = cache_folder(site, config.cache)
-        embeddings(encoder, parts[0].images, usable, cache, config.encoder.batch_size)
+        sources = (
+            zip((part.images for part in parts), held, strict=True)
+            if devices
+            else [(parts[0].images, np.sort(np.concatenate(held)))]
+        )
+        for images, rows in sources:
+            embeddings(encoder, images, rows, cache, config.encoder.batch_size)

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cli.suites import curves, tables
-from cli.suites.results import Outcome, read_outcome, rows
+from cli.suites import curves, overview, tables
+from cli.suites.results import Outcome, Row, read_outcome, rows
 from cli.suites.suite import Cell, Suite, slug
 from server.history.run_directory import write_text
 from server.report import page, read_run
@@ -20,7 +20,8 @@ better under FedAvg: sites per seed that do better in Local and under FedAvg, ea
 more than noise: those of better alone where zero is outside the 95 % interval of the difference (Newcombe's for two
 independent shares, which is on the safe side: both were tested on the same samples). p: two-sided
 Wilcoxon signed-rank test over (site, seed) pairs of accuracy; sites of one seed are not independent, so read it as a
-description. MB: what a site sends and receives over the whole run, mean over the sites."""
+description. ARI: agreement of the groups with the kinds of the sites, where sites differ in kind (1: the same, 0:
+chance). MB: what a site sends and receives over the whole run, mean over the sites."""
 
 
 def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, bool]:
@@ -32,13 +33,15 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
         parts.setdefault(outcome.cell.table, []).append(outcome)
     texts, latex, pages = [f"# {suite.title}"], [], []
     drawn = True
+    of_table: dict[str, list[Row]] = {}
     for name, part in parts.items():
         wanted = sum(cell.table == name for cell in cells)
         heading = name if len(part) == wanted else f"{name} ({len(part)} of {wanted} runs so far)"
         texts.append(f"## {heading}")
         latex.append(f"% {heading}")
         pages.append(f"<h2>{html.escape(heading)}</h2>")
-        for columns, lines in tables.tables(list(rows(part, suite.reference)), suite.reference):
+        of_table[name] = found = list(rows(part, suite.reference))
+        for columns, lines in tables.tables(found, suite.reference):
             texts.append(tables.markdown(columns, lines))
             latex.append(tables.latex(columns, lines))
             pages.append(f'<div class="wide">{tables.html_table(columns, lines)}</div>')
@@ -53,6 +56,9 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
             pages.append(f'<p><img src="{svg.name}" alt="learning curves of {html.escape(name)}"></p>')
         except ImportError:
             drawn = False
+    if drawn and (picture := overview.draw(of_table, suite.title, out / "overview.png")) is not None:
+        texts.insert(1, f"![all tables at a glance]({picture.name})")
+        pages.insert(0, f'<p><img src="{picture.name}" alt="all tables at a glance"></p>')
     notes = _NOTES.format(cores=os.cpu_count())
     text = "\n\n".join([*texts, notes])
     (out / "table.md").write_text(text + "\n", encoding="utf-8")

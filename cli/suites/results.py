@@ -45,6 +45,8 @@ class Outcome:
         Of that test part; NaN where it is not known.
     k : int
         Groups at the end.
+    ari : float
+        Adjusted Rand index of those groups and the kinds of the sites; NaN where sites do not differ in kind.
     sent, received : float
         Megabytes that a site sent and received over the whole run, mean over the sites.
     seconds, cpu_seconds : float
@@ -56,6 +58,7 @@ class Outcome:
     sites: dict[str, NDArray[np.float64]]
     samples: dict[str, NDArray[np.float64]]
     k: int
+    ari: float
     sent: float
     received: float
     seconds: float
@@ -91,6 +94,8 @@ class Row:
         Figures at that round and at the last one, by metric.
     worst_tenth
         Mean accuracy of the worst tenth of the sites at the best round.
+    ari
+        Adjusted Rand index of the groups and the kinds of the sites; NaN where there is no truth.
     better_alone, better_common
         Sites per seed that do better in Local, and under FedAvg, each at its own best round; None: not in the table.
     worse_off
@@ -103,6 +108,7 @@ class Row:
     method: str
     seeds: tuple[int, ...]
     k: Spread
+    ari: Spread
     best_round: int | None
     best: dict[str, Spread]
     final: dict[str, Spread]
@@ -130,7 +136,8 @@ def read_outcome(cell: Cell) -> Outcome | None:
     curves, sites, samples = _rounds(folder) if cell.config.personalise == "none" else _personalised(summary)
     if not len(curves["accuracy"]):
         return None
-    return Outcome(cell, curves, sites, samples, int(summary["k"]), sent, received, **read_cost(folder))
+    ari = float(summary.get("ari", math.nan))
+    return Outcome(cell, curves, sites, samples, int(summary["k"]), ari, sent, received, **read_cost(folder))
 
 
 def _rounds(folder: Path) -> tuple[Curves, Curves, Curves]:
@@ -158,7 +165,7 @@ def _rounds(folder: Path) -> tuple[Curves, Curves, Curves]:
 
 
 def _personalised(summary: dict[str, Any]) -> tuple[Curves, Curves, Curves]:
-    """Read what the last step came to, as if it were a run of one round; its rounds trained on fewer samples."""
+    """Read what the last step came to, as if it were a run of one round."""
     found = summary.get("personalised")
     if found is None:
         return {name: np.empty(0) for name in CURVES}, {}, {}
@@ -209,6 +216,7 @@ def rows(outcomes: Sequence[Outcome], reference: str) -> Iterator[Row]:
             method=group[0].cell.config.method,
             seeds=tuple(outcome.cell.seed for outcome in group),
             k=Spread.of([outcome.k for outcome in group]),
+            ari=Spread.of([outcome.ari for outcome in group]),
             best_round=place + 1 if group[0].cell.config.personalise == "none" else None,
             best={name: Spread.of([outcome.curves[name][place] for outcome in group]) for name in METRICS},
             final={name: Spread.of([outcome.curves[name][-1] for outcome in group]) for name in METRICS},

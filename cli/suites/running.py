@@ -1,4 +1,4 @@
-"""Carries out the runs of a suite, some at a time, each in a process of its own."""
+"""Carries out the runs of a suite, some at a time, each in a process of its own that is forked and not started."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.suites.forking import Fork
 from cli.suites.suite import Cell
 from cli.toml_text import settings_toml
 from common.config import SettingsError
@@ -59,7 +58,9 @@ class SuiteRunner:
         self._show = show
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._running: set[int] = set()
+        # One for each run at a time, made when it is first needed.
+        self._idle: list[Fork] = []
         self._failed = 0
         self._done = 0
 
@@ -81,6 +82,10 @@ class SuiteRunner:
             except BaseException:
                 self._interrupt()
                 raise
+            finally:
+                pool.shutdown()
+                for fork in self._idle:
+                    fork.close()
         return self._failed
 
     def _progress(self, cells: Sequence[Cell], before: float, start: float) -> Progress:
@@ -95,9 +100,9 @@ class SuiteRunner:
     def _interrupt(self) -> None:
         self._stop.set()
         with self._lock:
-            for process in self._running.values():
+            for pid in self._running:
                 with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGINT)
+                    os.kill(pid, signal.SIGINT)
 
     def _carry_out(self, cell: Cell, total: int) -> None:
         if self._stop.is_set():
@@ -123,26 +128,25 @@ class SuiteRunner:
                 self._say(f"{self._done}/{total} {cell}: {time.monotonic() - start:.0f} s")
 
     def _spawn(self, folder: Path) -> tuple[int, float]:
-        """Run one cell; return its exit code and its CPU seconds."""
-        command = [sys.executable, "-m", "cli.main", "simulate", str(folder / SETTINGS), "--jobs", "1"]
-        # One thread: other runs have the other cores. A session of its own: Ctrl-C is passed on once, by us.
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        with (folder / LOG).open("ab") as log:
+        """Run one cell; return its exit code and its CPU seconds, without those that imports took."""
+        with self._lock:
+            fork = self._idle.pop() if self._idle else None
+        fork = fork or Fork(self._held)
+        pids: list[int] = []
+
+        def started(pid: int) -> None:
             with self._lock:
-                process = subprocess.Popen(
-                    command,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    start_new_session=True,
-                    pass_fds=[self._held],
-                )
-                self._running[process.pid] = process
-            _, status, usage = os.wait4(process.pid, 0)
+                self._running.add(pid)
+            pids.append(pid)
+
+        try:
+            ended = fork.run(["simulate", str(folder / SETTINGS), "--jobs", "1"], folder / LOG, started)
+        finally:
             with self._lock:
-                del self._running[process.pid]
-        process.returncode = os.waitstatus_to_exitcode(status)
-        return process.returncode, usage.ru_utime + usage.ru_stime
+                self._running.difference_update(pids)
+        with self._lock:
+            self._idle.append(fork)
+        return ended
 
 
 @contextlib.contextmanager

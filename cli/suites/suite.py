@@ -27,10 +27,14 @@ class _Part(BaseModel):
 
 
 class Entry(_Part):
-    """A row of the table: a method, what is set for it alone, and the paper's figures in % by data set."""
+    """A row of the table: a method, what is set for it alone, and the paper's figures in % by data set.
+
+    `only` names the data sets it can be run on; empty: all.
+    """
 
     name: str
     label: str = ""
+    only: list[str] = []
     set: Values = {}
     paper: dict[str, tuple[float, float, float]] = {}
 
@@ -116,6 +120,9 @@ def read_suite(path: Path) -> Suite:
         raise SettingsError(f"{path}: two methods are called {', '.join(sorted(twice))}: give each a label of its own")
     if suite.reference and suite.reference not in labels:
         raise SettingsError(f"{path}: reference = {suite.reference!r} is none of {', '.join(labels)}")
+    known = {data.name for data in suite.data}
+    if strange := {name for entry in suite.method for name in entry.only} - known:
+        raise SettingsError(f"{path}: only = {', '.join(sorted(strange))} is none of the data sets {', '.join(known)}")
     if len(set(suite.seeds)) < len(suite.seeds):
         raise SettingsError(f"{path}: seeds = {suite.seeds} names a seed twice")
     return suite
@@ -134,6 +141,8 @@ def cells(suite: Suite, folder: Path, overrides: Mapping[str, FlatValue], out: P
             for setting in suite.setting:
                 base = _file_values(folder, data) | data.set | suite.set | _file_values(folder, setting) | setting.set
                 for entry in suite.method:
+                    if entry.only and data.name not in entry.only:
+                        continue
                     values = base | entry.set | dict(overrides) | {"method": entry.name, "seed": seed}
                     config = settle(parse(values))
                     cell = Cell(data.name, setting.name, entry.title, seed, config, entry.paper.get(data.name))

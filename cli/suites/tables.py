@@ -28,7 +28,12 @@ def tables(rows: Sequence[Row], reference: str) -> list[tuple[list[str], Cells]]
         "method", "seeds", "mean of sites, %", "last round: macro-F1, %", "last round: AUC, %",
         "MB a site sends", "MB a site receives", "seconds", "CPU seconds",
     ]  # fmt: skip
-    return [(good, [_good(row) for row in rows]), (more, [_more(row) for row in rows])]
+    lines = [_good(row) for row in rows]
+    if any(math.isfinite(row.ari.mean) for row in rows):
+        good.insert(2, "ARI")
+        for line, row in zip(lines, rows, strict=True):
+            line.insert(2, f"{row.ari.mean:.2f}" if math.isfinite(row.ari.mean) else "–")
+    return [(good, lines), (more, [_more(row) for row in rows])]
 
 
 def _good(row: Row) -> list[str]:
@@ -144,9 +149,9 @@ def results_csv(outcomes: Sequence[Outcome]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["data", "setting", "label", "method", "seed", "rounds", "k", "best_round", *METRICS, "mean_site_accuracy",
-         "worst_tenth_accuracy", *(f"last_{name}" for name in METRICS), "mb_sent", "mb_received", "seconds",
-         "cpu_seconds", "directory"]
+        ["data", "setting", "label", "method", "seed", "rounds", "k", "ari", "best_round", *METRICS,
+         "mean_site_accuracy", "worst_tenth_accuracy", *(f"last_{name}" for name in METRICS), "mb_sent", "mb_received",
+         "seconds", "cpu_seconds", "directory"]
     )  # fmt: skip
     for (data, setting, label), group in grouped.items():
         place = best_round(group)
@@ -156,7 +161,8 @@ def results_csv(outcomes: Sequence[Outcome]) -> str:
             last = [curves[name][-1] for name in METRICS]
             cost = [round(value, 3) for value in (outcome.sent, outcome.received, outcome.seconds, outcome.cpu_seconds)]
             writer.writerow(
-                [data, setting, label, config.method, outcome.cell.seed, len(curves["accuracy"]), outcome.k, place + 1,
+                [data, setting, label, config.method, outcome.cell.seed, len(curves["accuracy"]), outcome.k,
+                 outcome.ari if math.isfinite(outcome.ari) else "", place + 1,
                  *best, *last, *cost, outcome.cell.name]
             )  # fmt: skip
     return text.getvalue()

@@ -11,7 +11,7 @@ from flwr.app import RecordDict
 from client.fingerprints import collaborator
 from client.identity import models_folder
 from client.keeping import keep_model, site_card
-from client.personal import Personalisation
+from client.personal import Kept, Personalisation
 from client.request import Request, tested
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
@@ -51,11 +51,11 @@ def personalise(request: Request) -> RecordDict:
     personalisation = Personalisation(
         visit.load(group), request.site, request.settings, request.task.rounds, visit.device
     )
-    alone = visit.start() if request.settings.personalise == "select" else None
-    kept, state = personalisation.choose(group, alone)
-    statistics = tested(visit.load(state), request.site)
-    stored = _stored(request, lambda: (state, own_card(request, statistics, kept)))
-    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, kept, stored))
+    chosen = personalisation.choose(group, visit.start)
+    network = personalisation.network(chosen)
+    statistics = tested(network, request.site)
+    stored = _stored(request, lambda: (get_state(network), own_card(request, statistics, chosen)))
+    return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, chosen.kept, stored))
 
 
 def take_answer(request: Request) -> RecordDict:
@@ -99,8 +99,10 @@ def own_model(answer: Answer, request: Request, statistics: EvaluationStatistics
     return state, own_card(request, statistics, note=PRIVATE)
 
 
-def own_card(request: Request, statistics: EvaluationStatistics, kept: str = "group", note: str = "") -> ModelCard:
-    """The card of a model that the site keeps."""
+def own_card(
+    request: Request, statistics: EvaluationStatistics, chosen: Kept | None = None, note: str = ""
+) -> ModelCard:
+    """The card of a model that the site keeps; `chosen` by itself, if it is not its group's as it came."""
     if request.task.group is None:
         raise wire.WireError("the model is of no group")
     settings = request.settings
@@ -116,7 +118,8 @@ def own_card(request: Request, statistics: EvaluationStatistics, kept: str = "gr
         round_number=request.task.round_number,
         run=str(request.run_id) if request.run_id else "",
         shares=tuple(class_shares(request.site.class_counts).tolist()) if with_shares else (),
-        kept=kept,
+        kept="group" if chosen is None else chosen.kept,
+        blend=chosen.weight if chosen is not None and chosen.own is not None else None,
         note=note,
     )
 

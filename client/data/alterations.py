@@ -1,4 +1,4 @@
-"""Images as another device would have taken them: blurred, pale or inverted."""
+"""Images as another device would have taken them: blurred, pale, inverted, noisy, turned or tinted."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, rotate
 
 from client.data.samples import ImageSamples
 
 # Part of every digest: raise it whenever the same alteration would give other pixels.
 _FORMAT = 1
 
+Change = Literal["blur", "contrast", "invert", "noise", "rotate", "colour"]
+
+# Noise is drawn in so many cells a side, so that the model and the encoder see the same at their own resolutions.
+_GRAIN = 32
+# What a tint takes of red, green and blue; of grey it takes as much as of the luma of white.
+_TINT = np.array([0.0, 1.0, 0.5], np.float32)
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+
 
 @dataclass(frozen=True, eq=False)
 class Alteration:
     """What is done to the images of some samples; `positions` is int64 and sorted, `strength` lies in (0, 1]."""
 
-    kind: Literal["blur", "contrast", "invert"]
+    kind: Change
     strength: float
     positions: NDArray[np.int64]
 
@@ -38,21 +46,39 @@ def altered(
         rows = np.isin(positions, alteration.positions)
         if rows.any():
             pixels = pixels.copy()
-            pixels[rows] = _changed(pixels[rows], alteration)
+            pixels[rows] = _changed(pixels[rows], positions[rows], alteration)
     return pixels
 
 
-def _changed(pixels: NDArray[np.uint8], alteration: Alteration) -> NDArray[np.uint8]:
-    if alteration.kind == "invert":
-        return 255 - pixels
+def _changed(pixels: NDArray[np.uint8], positions: NDArray[np.int64], alteration: Alteration) -> NDArray[np.uint8]:
+    strength = alteration.strength
     values = pixels.astype(np.float32)
-    if alteration.kind == "contrast":
-        values = 127.5 + (values - 127.5) * np.float32(1 - alteration.strength)
-    else:
-        # In parts of the side, so that the model and the encoder see the same blur at their own resolutions.
-        sigma = alteration.strength * pixels.shape[1] / 8
-        values = gaussian_filter(values, (0, sigma, sigma, 0), mode="nearest")
-    return np.rint(values).astype(np.uint8)
+    match alteration.kind:
+        case "invert":
+            return 255 - pixels
+        case "contrast":
+            values = 127.5 + (values - 127.5) * np.float32(1 - strength)
+        case "blur":
+            # In parts of the side, for the same reason as noise.
+            sigma = strength * pixels.shape[1] / 8
+            values = gaussian_filter(values, (0, sigma, sigma, 0), mode="nearest")
+        case "noise":
+            values += np.float32(127.5 * strength) * _noise(positions, pixels.shape[1])
+        case "rotate":
+            values = rotate(values, 180 * strength, (2, 1), reshape=False, order=1, mode="nearest")
+        case "colour":
+            taken = _TINT if pixels.shape[3] == 3 else _TINT @ _LUMA
+            values *= 1 - np.float32(strength) * taken
+    changed: NDArray[np.uint8] = np.rint(values.clip(0, 255)).astype(np.uint8)
+    return changed
+
+
+def _noise(positions: NDArray[np.int64], side: int) -> NDArray[np.float32]:
+    """Standard normal noise float32[n, side, side, 1], the same for a sample whenever and by whomever it is seen."""
+    cells = np.arange(side) * _GRAIN // side
+    fields = [np.random.default_rng(int(position)).standard_normal((_GRAIN, _GRAIN)) for position in positions]
+    noise: NDArray[np.float32] = np.array(fields, np.float32)[:, cells[:, np.newaxis], cells, np.newaxis]
+    return noise
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from client.data.partition import partition
 from client.data.samples import Fault, ImageSamples, Samples, TableSamples
 from client.data.sources import open_source
 from client.data.split import split, split_for_good
+from client.data.worlds import World, world
 from client.identity import Identity, cache_folder
 from common.classes import agreed_classes
 from common.config import DataSettings, PartitionSettings, SettingsError, SiteSettings
@@ -220,14 +221,16 @@ def _load_share(
 ) -> SiteData:
     samples, decoded = _open_common(deal.data, deal.cache)
     train, test = _part(deal, index)
-    alterations: tuple[Alteration, ...] = ()
+    drifted: tuple[Alteration, ...] = ()
     if scenario:
         holding = _plan(deal, scenario, rounds).holding(index, round_number)
-        train, test, alterations = holding.train, holding.test, holding.alterations
+        train, test, drifted = holding.train, holding.test, holding.alterations
+    here = _world(deal)
+    alterations = (*here.alterations(np.union1d(train, test)), *drifted)
     return SiteData(
         name=name,
         classes=agreed_classes(deal.data),
-        samples=_altered(samples, alterations),
+        samples=_altered(here.samples, alterations),
         train=train,
         test=test,
         # One common data set, one report of what is wrong with it.
@@ -263,13 +266,19 @@ def _part(deal: _Deal, index: int) -> tuple[Index, Index]:
 
 
 @lru_cache(maxsize=2)
-def _plan(deal: _Deal, scenario: tuple[DriftEvent, ...], rounds: int) -> DriftPlan:
+def _world(deal: _Deal) -> World:
     samples, _ = _open_common(deal.data, deal.cache)
+    classes = len(agreed_classes(deal.data))
+    return world(samples, _shares(deal), deal.partition, classes, deal.seed, deal.data.table)
+
+
+@lru_cache(maxsize=2)
+def _plan(deal: _Deal, scenario: tuple[DriftEvent, ...], rounds: int) -> DriftPlan:
     return plan_drift(
         scenario,
         seed=deal.seed,
         rounds=rounds,
-        labels=samples.labels,
+        labels=_world(deal).samples.labels,
         classes=agreed_classes(deal.data),
         parts=[_part(deal, index) for index in range(deal.count)],
         groups=samples.groups,

@@ -278,7 +278,7 @@ class SitesPersonalised:
     """After the last round sites made models of their own; measured on their own test splits as a round is.
 
     `kept` says what each site keeps: its group's model ("group"), that model trained further on its own data
-    ("finetuned"), or one trained on its own data alone ("local").
+    ("finetuned"), one trained on its own data alone ("local"), or the first together with one of those ("blend").
     """
 
     mode: str

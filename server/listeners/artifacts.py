@@ -20,6 +20,7 @@ from common.methods import agreement_on
 from common.metrics import Metrics
 from common.site_card import SiteCard
 from common.state import State
+from common.worlds import truth_of
 from server.history import run_directory
 from server.history.event_log import read_events
 from server.history.events import (
@@ -198,6 +199,8 @@ def _describe(config: Config, stamp: str) -> dict[str, object]:
     return {
         "config": config.model_dump(),
         "seed": config.seed,
+        # The kind of every simulated site, where they differ in kind.
+        **({} if (truth := truth_of(config)) is None else {"truth": truth}),
         "stamp": stamp,
         "started": _now(),
         "versions": versions,

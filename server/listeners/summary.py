@@ -26,6 +26,7 @@ from server.history.events import (
 )
 from server.history.ledger import Ruling, evidence_entry, rulings
 from server.history.run_directory import finite
+from server.history.truth import agreement_with_truth
 
 
 class Summary:
@@ -138,6 +139,7 @@ class Summary:
             "seconds": seconds,
             # Never part of the figures above: only runs that ask for it have it.
             **({"personalised": self._personalised} if self._personalised else {}),
+            **({} if (ari := agreement_with_truth(self._config, self._labels)) is None else {"ari": ari}),
         }
         run_directory.write_json(self._path, value)
 

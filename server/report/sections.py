@@ -29,6 +29,7 @@ _KEPT = {
     "group": "their group's model",
     "finetuned": "their group's model trained further",
     "local": "one trained on their own data alone",
+    "blend": "their group's model blended with one of their own",
 }
 
 

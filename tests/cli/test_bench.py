@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+import signal
 import threading
 from pathlib import Path
 
@@ -14,9 +16,10 @@ from scipy.stats import wilcoxon
 
 from cli.main import main
 from cli.simulation.one_process import OneProcessGrid
-from cli.suites import tables
+from cli.suites import overview, tables
+from cli.suites.forking import Fork
 from cli.suites.report import write_results
-from cli.suites.results import Outcome, Spread, best_round, read_outcome, rows
+from cli.suites.results import Outcome, Row, Spread, best_round, read_outcome, rows
 from cli.suites.running import alone
 from cli.suites.suite import Cell, Suite, cells, read_suite
 from client.app import app
@@ -114,6 +117,10 @@ class TestSuite:
             (('name = "local"', 'name = "fedavg"'), "two methods are called FedAvg"),
             (('name = "local"', 'name = "locale"'), "did you mean local"),
             (("image_size = 8", "image_seize = 8"), "did you mean data.image_size"),
+            (
+                ('name = "local"', 'name = "local"\nonly = ["digitals"]'),
+                "only = digitals is none of the data sets digits",
+            ),
             (("title", "= title"), "not valid TOML"),
             (("title", 'include = "missing.toml"\ntitle'), "cannot read"),
         ],
@@ -123,7 +130,23 @@ class TestSuite:
         with pytest.raises(SettingsError, match=words):
             list(cells(read_suite(path), tmp_path, {}, tmp_path))
 
-    @pytest.mark.parametrize("path", sorted(SUITES.glob("*.toml")), ids=lambda path: path.stem)
+    def test_the_suite_of_worlds_has_them_all_and_local_in_each(self) -> None:
+        path = SUITES / "worlds.toml"
+        planned = list(cells(read_suite(path), path.parent, {}, Path("/out")))
+        worlds = {(cell.config.partition.scheme, cell.config.partition.shift) for cell in planned}
+        assert worlds == {("iid", "none"), ("dirichlet", "none"), ("iid", "devices"), ("dirichlet", "devices"),
+                          ("iid", "concept")}  # fmt: skip
+        assert {cell.config.train.model for cell in planned} == {"head", "lenet5"}
+        assert {cell.config.train.prior for cell in planned} == {"site", "off"}
+        for table in {cell.table for cell in planned}:
+            methods = {cell.config.method for cell in planned if cell.table == table}
+            assert methods >= {"fedavg", "fmcl", "fedcm", "ifca", "local"}
+            assert ("fedper" in methods) == table.startswith("LeNet5")
+            assert "blend" in {cell.config.personalise for cell in planned if cell.table == table}
+
+    @pytest.mark.parametrize(
+        "path", sorted(set(SUITES.glob("*.toml")) - {SUITES / "worlds.toml"}), ids=lambda path: path.stem
+    )
     def test_shipped_suites_are_valid_and_have_every_row_of_the_paper(self, path: Path) -> None:
         suite = read_suite(path)
         planned = list(cells(suite, path.parent, {}, Path("/out")))
@@ -258,6 +281,41 @@ class TestResults:
         assert row.best["accuracy"].mean == 0.75
 
 
+class TestOverview:
+    def rows_of(self, tmp_path: Path, accuracies: dict[str, float], **summary: object) -> list[Row]:
+        tmp_path.mkdir()
+        every = list(cells(read_suite(suite_file(tmp_path, SMALL)), tmp_path, {"rounds": 1}, tmp_path / "out"))
+        for label, accuracy in accuracies.items():
+            finished_run(cell_of(every, label, 3), [accuracy], {"a": [accuracy]}, **summary)
+        return list(rows([outcome for cell in every if (outcome := read_outcome(cell)) is not None], "FMCL"))
+
+    def test_gains_are_points_above_local_in_the_same_table(self, tmp_path: Path) -> None:
+        one = self.rows_of(tmp_path / "one", {"FMCL": 0.9, "FedAvg": 0.7, "Local": 0.8}, ari=0.5)
+        other = self.rows_of(tmp_path / "other", {"FMCL": 0.5, "Local": 0.6})
+        found = overview.gains({"one": one, "other": other, "without Local": other[:1]})
+        assert found is not None
+        tables, labels, points = found
+        assert (tables, labels) == (["one", "other"], ["FMCL", "FedAvg"])
+        np.testing.assert_allclose(points, [[10, -10], [-10, np.nan]])
+        assert overview.gains({"one": one}) is None
+        assert [row.ari.mean for row in one] == [0.5] * 3
+
+    def test_a_map_is_drawn_of_several_tables(self, tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib")
+        one = self.rows_of(tmp_path / "one", {"FMCL": 0.9, "FedAvg": 0.7, "Local": 0.8}, ari=0.5)
+        path = overview.draw({"one": one, "other": one}, "Worlds", tmp_path / "overview.png")
+        assert path is not None
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert overview.draw({"one": one}, "Worlds", tmp_path / "none.png") is None
+
+    def test_a_table_has_a_column_for_the_truth_where_there_is_one(self, tmp_path: Path) -> None:
+        known = self.rows_of(tmp_path / "one", {"FMCL": 0.9, "Local": 0.8}, ari=0.25)
+        (columns, lines), _ = tables.tables(known, "FMCL")
+        assert (columns[2], lines[0][2]) == ("ARI", "0.25")
+        assert all(len(line) == len(columns) for line in lines)
+        assert "ARI" not in tables.tables(self.rows_of(tmp_path / "two", {"FMCL": 0.9}), "FMCL")[0][0]
+
+
 class TestTables:
     def test_all_files_are_written_and_say_what_is_missing(
         self, planned: tuple[Suite, list[Cell], Path], outcomes: list[Outcome]
@@ -316,6 +374,28 @@ def test_nobody_works_on_a_suite_twice(tmp_path: Path) -> None:
         alone(tmp_path),
     ):
         assert lock < 0
+
+
+@pytest.mark.federation
+def test_a_process_that_forks_runs_outlives_them_and_names_their_ends(tmp_path: Path) -> None:
+    with alone(tmp_path) as lock:
+        fork = Fork(lock)
+        pids: list[int] = []
+        log = tmp_path / "words.log"
+        assert fork.run(["methods"], log, pids.append)[0] == 0
+        assert "fedavg" in log.read_text()
+        code, cpu = fork.run(["simulate", str(tmp_path / "missing.toml")], log, pids.append)
+        assert code == 2
+        assert cpu < 20
+        assert "cannot read the configuration" in log.read_text()
+        # A run that is killed is named by its signal, and the next one begins all the same.
+        assert fork.run(["watch", str(tmp_path)], log, lambda pid: os.kill(pid, signal.SIGKILL))[0] == -signal.SIGKILL
+        assert fork.run(["methods"], log, pids.append)[0] == 0
+        assert len(set(pids)) == 3
+        fork.close()
+        assert fork._process.wait(60) == 0
+        with pytest.raises((OSError, ValueError)):
+            fork.run(["methods"], log, pids.append)
 
 
 @pytest.mark.federation

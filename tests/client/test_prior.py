@@ -198,7 +198,7 @@ def test_what_is_searched_for_would_be_found() -> None:
     ("method", "more"), [("fedavg", {"personalise": "select"}), ("fedcm", {}), ("ifca", {"cluster__k": 2})]
 )
 def test_no_message_holds_the_shares(small_config: MakeConfig, method: str, more: dict[str, object]) -> None:
-    config = small_config(method=method, train__prior="site", sites=3, **more)
+    config = small_config(method=method, train__prior="site", sites=3, data__test_fraction=0.8, **more)
     record, grid = run(config)
     assert not record.of(SiteLeftOut)
     messages = [*grid.pushed, *grid.replies]
@@ -233,9 +233,10 @@ def test_every_method_runs_with_it_and_is_changed_by_it(small_config: MakeConfig
     assert losses[0] != losses[1]
 
 
-@pytest.mark.parametrize("mode", ["finetune", "select"])
+@pytest.mark.parametrize("mode", ["finetune", "select", "blend"])
 def test_personalisation_works_with_it(small_config: MakeConfig, mode: str) -> None:
-    record, _ = run(small_config(method="fedavg", train__prior="site", personalise=mode, sites=3))
+    few = {"sites": 3, "data__test_fraction": 0.9, "train__batch_size": 8}
+    record, _ = run(small_config(method="fedavg", train__prior="site", personalise=mode, **few))
     assert not record.of(SiteLeftOut)
     (told,) = record.of(SitesPersonalised)
     assert len(told.kept) == 3

@@ -287,7 +287,7 @@ def test_on_embeddings_predict_goes_through_the_encoder(tmp_path: Path, capsys: 
 # --- models of a site's own making -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["finetune", "select"])
+@pytest.mark.parametrize("mode", ["finetune", "select", "blend"])
 def test_a_site_that_personalises_keeps_what_it_chose(tmp_path: Path, mode: str) -> None:
     config, record, directory, grid = hold_run(
         tmp_path, method="fedavg", rounds=1, train__epochs=1, train__lr=0.01, personalise=mode
@@ -309,7 +309,7 @@ def test_a_site_that_personalises_keeps_what_it_chose(tmp_path: Path, mode: str)
 
 
 def same(one: State, other: State) -> bool:
-    return all(np.array_equal(one[name], other[name]) for name in one)
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_who_made_no_model_of_its_own_gets_the_groups(small_config: MakeConfig, tmp_path: Path) -> None:

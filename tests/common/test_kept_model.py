@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 from sklearn.datasets import load_digits
@@ -20,9 +21,11 @@ from client.data.samples import Fault
 from client.identity import Identity, identify, models_folder
 from client.onnx_export import export_onnx
 from client.prediction import Prediction, open_model, predict
+from client.training import normalise
+from common.blend import Blend
 from common.config import Config, SettingsError
 from common.kept_model import ModelCard, load_model, save_model
-from common.models import build, get_state
+from common.models import build, get_state, set_prior
 from server.app import conduct
 from server.history.events import RoundFinished, RunEnded, SiteLeftOut, StageStarted
 from server.listeners import run_listeners
@@ -230,6 +233,46 @@ def test_onnx_gives_the_same_probabilities(network: str, tmp_path: Path) -> None
     about = session.get_modelmeta().custom_metadata_map
     assert about["classes"].split("\n") == list(CLASSES)
     assert ModelCard.model_validate_json(about["coterie"]) == card
+
+
+@pytest.mark.parametrize("shares", [(), (0.7, 0.2, 0.1)])
+def test_a_blend_predicts_and_exports_as_the_two_together(tmp_path: Path, shares: tuple[float, ...]) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    parts = [build("lenet5", classes=3, channels=1, image_size=16, seed=seed).eval() for seed in (1, 2)]
+    card = ModelCard(
+        network="lenet5", classes=CLASSES, image_size=16, channels=1, group=1, round=2, kept="blend", blend=0.3,
+        prior="site" if shares else "off", shares=shares,
+    )  # fmt: skip
+    save_model(tmp_path / "model.safetensors", get_state(Blend(*parts, 0.3)), card)
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 1), dtype=np.uint8)
+    for index, picture in enumerate(pixels):
+        Image.fromarray(picture[..., 0]).save(tmp_path / f"{index}.png")
+    for part in parts:
+        set_prior(part, np.array(shares) if shares else None)
+    inputs = normalise(torch.from_numpy(pixels))
+    group, own = (part(inputs).softmax(dim=1).detach().numpy() for part in parts)
+    model, read = open_model(tmp_path / "model.safetensors")
+    found = predict(model, read, read_images(sorted(tmp_path.glob("*.png"))))
+    ours = np.stack([one.probabilities for one in found if not isinstance(one, Fault)])
+    np.testing.assert_allclose(ours, 0.3 * group + 0.7 * own, atol=1e-6)
+    export_onnx(model, read, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"pixels": pixels})[0], ours, atol=1e-5)
+
+
+def test_a_blend_that_is_none_is_refused(tmp_path: Path) -> None:
+    about = {"network": "lenet5", "classes": CLASSES, "image_size": 16, "channels": 1, "group": 0, "round": 1}
+    for odd in ({"kept": "blend"}, {"blend": 0.5}, {"kept": "blend", "blend": 1.0}):
+        with pytest.raises(ValueError, match="blend"):
+            ModelCard(**about, **odd)  # type: ignore[arg-type]
+    card = ModelCard(**about, kept="blend", blend=0.5)  # type: ignore[arg-type]
+    alone = build("lenet5", classes=3, channels=1, image_size=16, seed=1)
+    save_model(tmp_path / "one.safetensors", get_state(alone), card)
+    both = get_state(Blend(alone, alone, 0.5))
+    save_model(tmp_path / "more.safetensors", both | {"other.weight": np.zeros(1, np.float32)}, card)
+    for name in ("one", "more"):
+        with pytest.raises(SettingsError, match="are not those of its card"):
+            open_model(tmp_path / f"{name}.safetensors")
 
 
 def test_export_command(federation: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
