@@ -27,6 +27,7 @@ def site_card(
     shares: tuple[float, ...] = (),
     kept: str = "group",
     note: str = "",
+    weights_digest: str = "",
 ) -> ModelCard:
     """The card of a model that the site keeps; `metrics` are those of its own test split, `shares` its classes'."""
     about = {
@@ -36,6 +37,7 @@ def site_card(
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "kept": kept,
         "note": note,
+        "weights_digest": weights_digest,
     }
     return describe(settings, classes, group, round_number, metrics).model_copy(update=about)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder
 from client.memory import Memory, open_memory
 from client.methods import SiteMethod, Visit, site_method
+from client.networks import network_of
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
 from common.config import EncoderSettings, SettingsError, SiteSettings
@@ -26,7 +26,6 @@ from common.encoders import COLUMNS, HEADS
 from common.extras import Network, Rule
 from common.metrics import EvaluationStatistics
 from common.models import get_state, set_prior
-from common.networks import build_for
 from common.prior import class_shares
 
 
@@ -68,7 +67,7 @@ class Request:
 
         `declared` is what must come beside the model; None: what the method declares for training may come.
         """
-        network = network_of(self.settings)
+        network = network_of(self.settings, self.identity)
         # The network is the process's; the shares are the site's, as it is now.
         set_prior(network, class_shares(self.site.class_counts) if self.settings.train.prior == "site" else None)
         state = get_state(network)
@@ -142,12 +141,6 @@ def own_encoder(settings: EncoderSettings, identity: Identity) -> EncoderSetting
             "this run's encoder needs a local weights file: set encoder-weights in the site's node config"
         )
     return settings.model_copy(update={"weights": str(identity.encoder_weights)})
-
-
-@lru_cache(maxsize=1)
-def network_of(settings: SiteSettings) -> nn.Module:
-    """The network of a run, built once per process: every message overwrites all of its state."""
-    return build_for(settings, seed=None)
 
 
 def limit_threads(settings: SiteSettings, identity: Identity) -> None:

@@ -160,7 +160,8 @@ def _prepare_batch_norm(model: nn.Module, statistics: str) -> None:
     round's batches costs nothing more and belongs to the weights that are sent.
     """
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        # One that is frozen stays out of training mode, and keeps the statistics it came with.
+        if isinstance(module, nn.BatchNorm2d) and module.training:
             if statistics == "round":
                 module.reset_running_stats()
                 module.momentum = None

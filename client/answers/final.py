@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 from flwr.app import RecordDict
 
+from client.answers.introduction import digest_of
 from client.fingerprints import collaborator
 from client.identity import models_folder
 from client.keeping import keep_model, site_card
+from client.networks import own_weights
 from client.personal import Personalisation
 from client.request import Request, tested
 from client.training import TEST_BATCH, default_device, evaluate
@@ -106,6 +108,9 @@ def own_card(request: Request, statistics: EvaluationStatistics, kept: str = "gr
     settings = request.settings
     if settings.data.input == "embedding" or settings.train.model in HEADS:
         settings = settings.model_copy(update={"encoder": request.encoder_settings()})
+    if settings.train.model.startswith("timm:"):
+        weights = own_weights(settings.train, request.identity)
+        settings = settings.model_copy(update={"train": settings.train.model_copy(update={"weights": weights})})
     with_shares = settings.train.prior == "site" and note != PRIVATE
     return site_card(
         settings,
@@ -118,6 +123,7 @@ def own_card(request: Request, statistics: EvaluationStatistics, kept: str = "gr
         shares=tuple(class_shares(request.site.class_counts).tolist()) if with_shares else (),
         kept=kept,
         note=note,
+        weights_digest=digest_of(request),
     )
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from common.state import State
 from common.tensors import contiguous
 
-VERSION = 4
+VERSION = 5
 
 # How the names of records begin that travel beside a model.
 EXTRA = "extra "
