@@ -18,7 +18,7 @@ from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder
 from client.memory import Memory, open_memory
 from client.methods import SiteMethod, Visit, site_method
-from client.networks import network_of
+from client.networks import frozen_digest, network_of
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
 from common.config import EncoderSettings, SettingsError, SiteSettings
@@ -26,6 +26,7 @@ from common.encoders import COLUMNS, HEADS
 from common.extras import Network, Rule
 from common.metrics import EvaluationStatistics
 from common.models import get_state, set_prior
+from common.own_network import NetworkError
 from common.prior import class_shares
 
 
@@ -68,6 +69,11 @@ class Request:
         `declared` is what must come beside the model; None: what the method declares for training may come.
         """
         network = network_of(self.settings, self.identity)
+        if self.task.weights and self.task.weights != frozen_digest(network):
+            raise NetworkError(
+                f"this site's weights of {self.settings.train.model} are no longer those that it enrolled with: "
+                "restore the file"
+            )
         # The network is the process's; the shares are the site's, as it is now.
         set_prior(network, class_shares(self.site.class_counts) if self.settings.train.prior == "site" else None)
         state = get_state(network)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,7 +74,7 @@ def train(
 ) -> TrainingResult:
     """Train the model in place with SGD on images uint8[n, h, w, c] or rows float32[n, m], and labels int64[n].
 
-    `seed` belongs to this site and round alone; it fixes the order of the samples, the only randomness there is.
+    `seed` belongs to this site and round alone; it fixes the order of the samples, and what a network drops at random.
     A loss that is not finite ends the training after its epoch with `TrainingDiverged`. `correct` is called when the
     gradients of a batch are there, and may change them before the step is taken.
     """
@@ -89,28 +90,41 @@ def train(
         model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
     )
     steps, mean = 0, math.nan
-    for epoch in range(settings.epochs):
-        # Summed on the device: asking for each loss would make a GPU wait at every step.
-        loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        seen = 0
-        for batch in batches(len(labels), settings.batch_size, np.random.default_rng((seed, epoch))):
-            chosen = torch.from_numpy(batch).to(device)
-            optimizer.zero_grad(set_to_none=True)
-            loss = objective(model, normalise(values[chosen]), targets[chosen])
-            loss.backward()  # type: ignore[no-untyped-call]
-            if correct is not None:
-                correct()
-            optimizer.step()
-            loss_sum += loss.detach() * len(batch)
-            seen += len(batch)
-            steps += 1
-        mean = loss_sum.item() / seen
-        if not math.isfinite(mean):
-            raise TrainingDiverged(
-                f"the loss became {mean} in local epoch {epoch + 1} of round {round_number} "
-                f"at learning rate {rate:g}: a lower train.lr may help"
-            )
+    # Our own networks draw nothing from torch; one of the user's may.
+    with _seeded(seed, device):
+        for epoch in range(settings.epochs):
+            # Summed on the device: asking for each loss would make a GPU wait at every step.
+            loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+            seen = 0
+            for batch in batches(len(labels), settings.batch_size, np.random.default_rng((seed, epoch))):
+                chosen = torch.from_numpy(batch).to(device)
+                optimizer.zero_grad(set_to_none=True)
+                loss = objective(model, normalise(values[chosen]), targets[chosen])
+                loss.backward()  # type: ignore[no-untyped-call]
+                if correct is not None:
+                    correct()
+                optimizer.step()
+                loss_sum += loss.detach() * len(batch)
+                seen += len(batch)
+                steps += 1
+            mean = loss_sum.item() / seen
+            if not math.isfinite(mean):
+                raise TrainingDiverged(
+                    f"the loss became {mean} in local epoch {epoch + 1} of round {round_number} "
+                    f"at learning rate {rate:g}: a lower train.lr may help"
+                )
     return TrainingResult(len(labels), mean, steps)
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Let torch's generators give what the seed says, and leave them as they were."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 def evaluate(

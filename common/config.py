@@ -289,6 +289,11 @@ class Config(SiteSettings):
 
     def _check_backbone(self) -> None:
         train = self.train
+        if train.weights == "packaged" and train.model != "timm:tf_efficientnet_lite0":
+            raise ValueError(
+                "train.weights = 'packaged' goes with train.model = 'timm:tf_efficientnet_lite0', not with "
+                f"{train.model!r}"
+            )
         for name in () if train.model.startswith("timm:") else ("weights", "tune"):
             if value := getattr(train, name):
                 raise ValueError(

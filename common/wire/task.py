@@ -56,6 +56,8 @@ class Task:
         Where a simulated site keeps what it remembers. A site of its own never heeds it.
     question
         What the method asks, outside of training.
+    weights
+        Digest of the pretrained weights that the site enrolled with; empty: it has none, or none are needed.
     """
 
     settings: SiteSettings
@@ -69,6 +71,7 @@ class Task:
     checkpoints: tuple[int, ...] = ()
     folder: str = ""
     question: str = ""
+    weights: str = ""
 
 
 def pack_task(
@@ -88,6 +91,7 @@ def pack_task(
             "checkpoints": list(task.checkpoints),
             "folder": task.folder,
             "question": task.question,
+            "weights": task.weights,
         }
     )
     if task.group is not None:
@@ -123,6 +127,7 @@ def unpack_task(content: RecordDict) -> Task:
         checkpoints=counts(config, "checkpoints", _MOST_CHECKPOINTS),
         folder=text(config, "folder"),
         question=text(config, "question"),
+        weights=text(config, "weights"),
     )
 
 

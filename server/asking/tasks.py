@@ -73,4 +73,5 @@ class Tasks:
             accepted=self.accepted.get(member.name, 0),
             checkpoints=self.checkpoints,
             folder=self.folder,
+            weights=member.card.weights,
         )

@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Iterator
 from typing import get_args
 
-from common.config import Config, SettingsError, with_values
+from common.config import Config, SettingsError, TrainSettings, with_values
 from common.encoders import COLUMNS, HEADS
 from server.methods.method import Family, Grouping, Method, Placement
 
@@ -41,13 +41,20 @@ def settle(config: Config) -> Config:
             f"train.model = {config.train.model!r} reads images: a table needs 'mlp', or a head with "
             "encoder.name = 'columns'"
         )
-    if config.train.model == "head" and method.name == "fedper":
-        raise SettingsError("train.model = 'head' is all head, which fedper never sends: take 'head-mlp', or 'local'")
+    if _is_all_head(config.train) and method.name == "fedper":
+        raise SettingsError(
+            f"train.model = {config.train.model!r} learns a head alone, which fedper never sends: take 'head-mlp', or "
+            "of timm:<name> tune more, or method = 'local'"
+        )
     if not method.one_round:
         _check_inputs(config, method)
         return config
     _check_one_round(config, method, rule)
     return config.model_copy(update={"rounds": min(config.rounds, 1)})
+
+
+def _is_all_head(train: TrainSettings) -> bool:
+    return train.model == "head" or (train.model.startswith("timm:") and train.tune in ("", "head"))
 
 
 def get_method(name: str) -> Method:

@@ -174,7 +174,7 @@ def test_a_head_goes_with_every_kind_of_method(with_head: MakeConfig, method: st
 def test_only_a_head_with_a_hidden_layer_goes_with_fedper(with_head: MakeConfig) -> None:
     """A linear one is all head, and nothing would travel."""
     last(run(with_head(method="fedper", train__model="head-mlp", sites=3))[0])
-    with pytest.raises(SettingsError, match="'head' is all head, which fedper never sends"):
+    with pytest.raises(SettingsError, match="'head' learns a head alone, which fedper never sends"):
         settle(with_head(method="fedper"))
 
 
