@@ -27,7 +27,7 @@ PACKAGED = "tf_efficientnet_lite0"
 PACKAGED_SCALE = (0.5, 0.5, 0.5)
 
 # Features are brought to one length, at which the default learning rate suits the head, whatever the backbone.
-_LENGTH = 56.0
+_LENGTH = 32.0
 _MATCHES_THE_GROUP_BEFORE = (99999,)  # timm's word for it
 
 

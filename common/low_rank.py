@@ -17,6 +17,9 @@ from common.models import fill_uniform
 
 Layer = nn.Linear | nn.Conv2d
 
+# The paper's α / r, which multiplies B A, as part of A: under SGD with a rate that suits the head, less learns nothing.
+_SCALE = 4.0
+
 
 class LowRankLinear(nn.Linear):
     """A linear layer whose weight is frozen + up · down.
@@ -90,10 +93,10 @@ def merge(network: nn.Module) -> None:
 
 
 def draw(network: nn.Module, rng: np.random.Generator) -> None:
-    """Draw every A from U(-1/√inputs, 1/√inputs), in the order of the network."""
+    """Draw every A from U(-b, b) with b = 4 / √inputs, in the order of the network."""
     for layer in network.modules():
         if isinstance(layer, LowRankLinear | LowRankConv):
-            fill_uniform(layer.down, 1 / math.sqrt(layer.down.shape[1]), rng)
+            fill_uniform(layer.down, _SCALE / math.sqrt(layer.down.shape[1]), rng)
 
 
 def _replace(network: nn.Module, change: Callable[[nn.Module], nn.Module | None]) -> int:

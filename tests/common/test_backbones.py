@@ -213,7 +213,7 @@ def test_the_seed_draws_a() -> None:
     name = "body.backbone.blocks.0.attn.qkv.down"
     assert np.array_equal(one[name], same[name])
     assert not np.array_equal(one[name], other[name])
-    assert np.abs(one[name]).max() <= 1 / 8
+    assert 0.4 < np.abs(one[name]).max() <= 4 / 8
 
 
 # --- what cannot be --------------------------------------------------------------------------------------------
