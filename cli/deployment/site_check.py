@@ -27,6 +27,8 @@ from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
 from common.encoders import HEADS
+from common.models import get_state, set_state
+from common.networks import build_for
 from common.readable import duration, megabytes
 
 _TIMED_BATCHES = 4
@@ -160,6 +162,7 @@ class Epoch:
 def measure_epoch(site: SiteData, run: SiteSettings, identity: Identity) -> Epoch:
     """Train on a few batches with the run's model, after one that warms up, and scale up."""
     model = network_of(run, identity)
+    set_state(model, get_state(build_for(run, run.seed)))
     inputs, labels = site.train_inputs(), site.train_labels
     settings = run.train.model_copy(update={"epochs": 1})
     taken = 0.0
