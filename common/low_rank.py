@@ -33,6 +33,8 @@ class LowRankLinear(nn.Linear):
     """
 
     frozen: Tensor
+    down: nn.Parameter
+    up: nn.Parameter
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
         nn.Module.__init__(self)
@@ -54,6 +56,8 @@ class LowRankConv(nn.Conv2d):
     """A convolution of a single pixel whose weight is frozen + up · down."""
 
     frozen: Tensor
+    down: nn.Parameter
+    up: nn.Parameter
 
     def __init__(self, layer: nn.Conv2d, rank: int) -> None:
         nn.Module.__init__(self)
@@ -110,15 +114,16 @@ def _adapted(layer: nn.Module, rank: int) -> nn.Module | None:
     # Not a subclass of either: it may compute something else.
     if type(layer) is nn.Linear:
         return LowRankLinear(layer, rank)
-    pointwise = type(layer) is nn.Conv2d and layer.kernel_size == (1, 1) and layer.groups == 1
-    return LowRankConv(layer, rank) if pointwise and layer.padding in ((0, 0), 0) else None
+    if type(layer) is nn.Conv2d and layer.kernel_size == (1, 1) and layer.groups == 1 and layer.padding in ((0, 0), 0):
+        return LowRankConv(layer, rank)
+    return None
 
 
 def _merged(layer: nn.Module) -> nn.Module | None:
     if isinstance(layer, LowRankLinear):
         plain: Layer = nn.Linear(layer.in_features, layer.out_features, device="meta")
     elif isinstance(layer, LowRankConv):
-        plain = nn.Conv2d(layer.in_channels, layer.out_channels, 1, layer.stride, device="meta")
+        plain = nn.Conv2d(layer.in_channels, layer.out_channels, 1, (layer.stride[0], layer.stride[1]), device="meta")
     else:
         return None
     plain.weight = nn.Parameter(layer.weight.detach())

@@ -113,7 +113,8 @@ def _base_of(model: nn.Module) -> Mapping[str, Tensor]:
 def set_prior(model: nn.Module, shares: NDArray[np.float64] | None) -> None:
     """Let the model expect classes in these shares, float64[C], in training and at prediction; None: as it learns."""
     prior = None if shares is None else torch.from_numpy(np.log(shares)).to(torch.float32)
-    model.log_prior = None if prior is None else prior.to(next(model.parameters()).device)
+    # A buffer that may be None, which torch's types do not know.
+    model.log_prior = None if prior is None else prior.to(next(model.parameters()).device)  # type: ignore[assignment]
 
 
 def draw_head(model: nn.Module, seed: int) -> None:
