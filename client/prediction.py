@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tomllib
 from collections.abc import Iterator
@@ -15,13 +16,16 @@ from torch import nn
 from client.collaboration.projection import projected
 from client.data.samples import Fault, ImageSamples, TableSamples, Undecodable
 from client.encoder import load_encoder
+from client.networks import frozen_digest, named_weights, network_with
+from client.pretrained import Asker
 from client.training import default_device, log_probabilities
 from common.blend import Blend
 from common.config import DataSettings, SettingsError
 from common.encoders import embedding_width
 from common.kept_model import ModelCard, load_model
-from common.models import InvalidState, build, set_prior, set_state
-from common.networks import mlp_like
+from common.low_rank import merge
+from common.models import InvalidState, set_prior, set_state
+from common.networks import Design, build_design, mlp_like
 from common.state import State
 
 _BATCH = 128
@@ -41,8 +45,13 @@ class Prediction:
         return int(self.probabilities.argmax())
 
 
-def open_model(path: Path, shares: str = "own") -> tuple[nn.Module, ModelCard]:
+def open_model(
+    path: Path, shares: str = "own", weights: Path | None = None, *, trusted: bool = False
+) -> tuple[nn.Module, ModelCard]:
     """Build the network of a model file with its weights, or raise `SettingsError`.
+
+    `weights` is where the pretrained weights of a tuned backbone are; None: as its card says. `trusted`: a network of
+    others' code may be imported.
 
     `shares` are those in which it expects the classes: those it carries ("own"), "uniform", or those of a file. The
     card that is returned names those and no others: an export is not to tell the site's.
@@ -50,8 +59,16 @@ def open_model(path: Path, shares: str = "own") -> tuple[nn.Module, ModelCard]:
     state, card = load_model(path)
     if card.input == "integrated" or not card.whole:
         raise SettingsError(f"{path} cannot be used by itself: {card.note}")
+    if card.network.startswith("python:") and not trusted:
+        raise SettingsError(
+            f"{path} is a model of the network {card.network}, which is imported from what is installed here: if you "
+            "trust that package, add --trust-network"
+        )
     try:
-        model = _network(state, card) if card.blend is None else _blend(state, card, card.blend)
+        own = card if weights is None else card.model_copy(update={"weights": str(weights)})
+        model = _network(state, own) if card.blend is None else _blend(state, own, card.blend)
+    except SettingsError:
+        raise
     except (InvalidState, ValueError) as error:
         raise SettingsError(f"the weights in {path} are not those of its card: {error}") from None
     expected = expected_shares(card, shares)
@@ -101,10 +118,9 @@ def _blend(state: State, card: ModelCard, weight: float) -> nn.Module:
         _network({name.removeprefix(part): array for name, array in state.items() if name.startswith(part)}, card)
         for part in _PARTS
     )
-    model = Blend(group, own, weight)
-    # Once more as a whole: a tensor that belongs to neither is not passed over.
-    set_state(model, state)
-    return model
+    if strange := [name for name in state if not name.startswith(_PARTS)]:
+        raise InvalidState(f"a blend has no {', '.join(strange)}")
+    return Blend(group, own, weight)
 
 
 def _network(state: State, card: ModelCard) -> nn.Module:
@@ -113,15 +129,30 @@ def _network(state: State, card: ModelCard) -> nn.Module:
         features = card.projection or embedding_width(card.encoder, DataSettings())
     if card.network == "mlp" and features is not None:
         return mlp_like(state, features=features, classes=len(card.classes))
-    model = build(
-        card.network,
-        classes=len(card.classes),
-        channels=card.channels,
-        image_size=card.image_size,
-        features=features,
-        seed=None,
-    )
+    design = Design(card.network, len(card.classes), card.channels, card.image_size, features, card.tune)
+    # A copy: the process keeps the backbone for others, and the two models of a blend must not be one.
+    model = copy.deepcopy(pretrained(design, card)) if design.kind[0] == "timm" else build_design(design, None)
     set_state(model, state)
+    # Nobody trains it any more: a plain network says the same in fewer steps.
+    merge(model)
+    return model
+
+
+def pretrained(design: Design, card: ModelCard) -> nn.Module:
+    """The backbone that a model was tuned on, or what to do where it cannot be had."""
+    asker = Asker("the model card", "--weights", SettingsError)
+    try:
+        model = network_with(design, named_weights(card.network, card.weights), card.seed, asker)
+    except SettingsError as error:
+        raise SettingsError(
+            f"this file holds what was tuned of {card.network} and not the rest, which is missing here: {error}; name "
+            "your copy of its weights with --weights FILE"
+        ) from None
+    if card.weights_digest and frozen_digest(model) != card.weights_digest:
+        raise SettingsError(
+            f"the weights of {card.network} that are here are not those that this model was tuned on "
+            f"({card.weights_digest[:12]}): name the right file with --weights FILE"
+        )
     return model
 
 

@@ -20,6 +20,7 @@ from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder
 from client.memory import Memory, open_memory
 from client.methods import SiteMethod, Visit, site_method
+from client.networks import frozen_digest, network_of
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
 from common.classes import agreed_classes
@@ -28,7 +29,7 @@ from common.encoders import COLUMNS, HEADS
 from common.extras import Network, Rule
 from common.metrics import EvaluationStatistics
 from common.models import get_state, set_prior
-from common.networks import build_for
+from common.own_network import NetworkError
 from common.prior import class_shares
 
 
@@ -70,8 +71,13 @@ class Request:
 
         `declared` is what must come beside the model; None: what the method declares for training may come.
         """
-        network, known = _known(self.settings, self.task.rule)
+        network, known = _known(self.settings, self.task.rule, network_of(self.settings, self.identity))
         travelling = known.tensors
+        if self.task.weights and self.task.weights != frozen_digest(network):
+            raise NetworkError(
+                f"this site's weights of {self.settings.train.model} are no longer those that it enrolled with: "
+                "restore the file"
+            )
         # The network is the process's; the shares are the site's, as it is now.
         set_prior(network, class_shares(self.site.class_counts) if self.settings.train.prior == "site" else None)
         received = wire.unpack_model(self.content) if with_model else {}
@@ -172,16 +178,9 @@ def own_encoder(settings: EncoderSettings, identity: Identity) -> EncoderSetting
     return settings.model_copy(update={"weights": str(identity.encoder_weights)})
 
 
-@lru_cache(maxsize=1)
-def network_of(settings: SiteSettings) -> nn.Module:
-    """The network of a run, built once per process: every message overwrites all of its state."""
-    return build_for(settings, seed=None)
-
-
 @lru_cache(maxsize=4)
-def _known(settings: SiteSettings, rule: str) -> tuple[nn.Module, Network]:
+def _known(settings: SiteSettings, rule: str, network: nn.Module) -> tuple[nn.Module, Network]:
     """The network of a run, and what of it travels under a rule."""
-    network = network_of(settings)
     state = get_state(network)
     travelling = site_method(rule).agreement.travelling(state, settings)
     own = {name: array for name, array in state.items() if name not in travelling}

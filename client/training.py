@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -83,7 +84,7 @@ def train(
 ) -> TrainingResult:
     """Train the model in place with SGD on images uint8[n, h, w, c] or rows float32[n, m], and labels int64[n].
 
-    `seed` belongs to this site and round alone; it fixes the order of the samples, the only randomness there is.
+    `seed` belongs to this site and round alone; it fixes the order of the samples, and what a network drops at random.
     A loss that is not finite ends the training after its epoch with `TrainingDiverged`. `correct` is called when the
     gradients of a batch are there, and may change them before the step is taken. Parameters in `frozen`, by name, stay
     as they are. After `most_steps` steps training ends, in the middle of an epoch if it must.
@@ -97,25 +98,27 @@ def train(
         trained, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
     )
     steps, mean = 0, math.nan
-    for epoch, dealt in enumerate(deal(inputs, labels, settings, seed=seed, device=device)):
-        # Summed on the device: asking for each loss would make a GPU wait at every step.
-        loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        seen = 0
-        for batch in dealt[: None if most_steps is None else most_steps - steps]:
-            values, targets = batch()
-            optimizer.zero_grad(set_to_none=True)
-            loss = objective(model, values, targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if correct is not None:
-                correct()
-            optimizer.step()
-            loss_sum += loss.detach() * len(targets)
-            seen += len(targets)
-            steps += 1
-        mean = loss_sum.item() / seen
-        _check_loss(mean, epoch, round_number, rate)
-        if steps == most_steps:
-            break
+    # Our own networks draw nothing from torch; one of the user's may.
+    with _seeded(seed, device):
+        for epoch, dealt in enumerate(deal(inputs, labels, settings, seed=seed, device=device)):
+            # Summed on the device: asking for each loss would make a GPU wait at every step.
+            loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+            seen = 0
+            for batch in dealt[: None if most_steps is None else most_steps - steps]:
+                values, targets = batch()
+                optimizer.zero_grad(set_to_none=True)
+                loss = objective(model, values, targets)
+                loss.backward()  # type: ignore[no-untyped-call]
+                if correct is not None:
+                    correct()
+                optimizer.step()
+                loss_sum += loss.detach() * len(targets)
+                seen += len(targets)
+                steps += 1
+            mean = loss_sum.item() / seen
+            _check_loss(mean, epoch, round_number, rate)
+            if steps == most_steps:
+                break
     return TrainingResult(len(labels), mean, steps)
 
 
@@ -196,6 +199,17 @@ def _check_loss(mean: float, epoch: int, round_number: int, rate: float) -> None
             f"the loss became {mean} in local epoch {epoch + 1} of round {round_number} "
             f"at learning rate {rate:g}: a lower train.lr may help"
         )
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Let torch's generators give what the seed says, and leave them as they were."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 def evaluate(
@@ -293,7 +307,8 @@ def _prepare_batch_norm(model: nn.Module, statistics: str) -> None:
     round's batches costs nothing more and belongs to the weights that are sent.
     """
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        # One that is frozen stays out of training mode, and keeps the statistics it came with.
+        if isinstance(module, nn.BatchNorm2d) and module.training:
             if statistics == "round":
                 module.reset_running_stats()
                 module.momentum = None

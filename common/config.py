@@ -90,7 +90,7 @@ class EncoderSettings(Section):
 
     name: str = Field(
         "efficientnet_lite0",
-        pattern=r"^(efficientnet_lite0|pixels|columns|timm:[\w.\-]+|random:[\w.\-]+)$",
+        pattern=r"^(efficientnet_lite0|pixels|columns|timm:(hf-hub:[\w.\-]+/)?[\w.\-@]+|random:[\w.\-]+)$",
         description="efficientnet_lite0 (packaged), timm:<model>, random:<model> (untrained, shared seed), pixels, or "
         "columns (of a table)",
     )
@@ -122,13 +122,29 @@ class ClusterSettings(Section):
     epsilon: float = Field(1e-3, gt=0, description="guard against division by zero")
 
 
+# Names of networks. Of timm's none is a path: a server names nothing on a site's disk.
+NETWORK = r"^(resnet9|resnet18|lenet5|mlp|head|head-mlp|timm:(hf-hub:[\w.\-]+/)?[\w.\-@]+|python:[\w.]+:\w+)$"
+
+
 class TrainSettings(Section):
     """Local training at a site."""
 
-    model: Literal["resnet9", "resnet18", "lenet5", "mlp", "head", "head-mlp"] = Field(
+    model: str = Field(
         "resnet9",
-        description="network, trained from scratch; head, head-mlp: a linear layer, or two layers, on the frozen "
-        "encoder",
+        pattern=NETWORK,
+        description="resnet9, resnet18, lenet5, mlp: from scratch; head, head-mlp: one or two layers on the frozen "
+        "encoder; timm:<name>: a pretrained backbone; python:<package.module>:<factory>: your own",
+    )
+    weights: str = Field(
+        "",
+        description="timm:<name>: packaged, hub, random (drawn by the seed), or a local file; empty: packaged if there "
+        "is a package, else hub",
+    )
+    tune: str = Field(
+        "",
+        pattern=r"^(|head|all|last:[1-9][0-9]{0,2}|lora:[1-9][0-9]{0,3})$",
+        description="timm:<name>: what is trained, and all that travels: head (also if empty), last:<n> blocks, "
+        "lora:<rank>, or all",
     )
     rule: str = Field(
         "", description="how sites train in the groups of a method that only groups them: fedprox, scaffold, ditto, …"
@@ -309,12 +325,27 @@ class Config(SiteSettings):
         self._check_table()
         if self.data.source == "torchvision" and not self.data.name:
             raise ValueError(f"data.name must be one of {', '.join(_allowed_names())} when data.source = 'torchvision'")
+        self._check_backbone()
         if self.encoder.weights and not self.encoder.name.startswith("timm:"):
             raise ValueError(
                 f"encoder.weights = {self.encoder.weights!r} goes with encoder.name = 'timm:<model>', "
                 f"not with {self.encoder.name!r}"
             )
         return self
+
+    def _check_backbone(self) -> None:
+        train = self.train
+        if train.weights == "packaged" and train.model != "timm:tf_efficientnet_lite0":
+            raise ValueError(
+                "train.weights = 'packaged' goes with train.model = 'timm:tf_efficientnet_lite0', not with "
+                f"{train.model!r}"
+            )
+        for name in () if train.model.startswith("timm:") else ("weights", "tune"):
+            if value := getattr(train, name):
+                raise ValueError(
+                    f"train.{name} = {value!r} goes with train.model = 'timm:<name>', not with {train.model!r}, all of "
+                    "which is trained from the start: leave it empty"
+                )
 
     def _check_table(self) -> None:
         data = self.data

@@ -41,5 +41,5 @@ def _width(architecture: str) -> int:
             model = timm.create_model(architecture, pretrained=False, num_classes=0).eval()
             made_for = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
             return int(model(torch.zeros(1, *made_for["input_size"])).shape[1])
-    except RuntimeError as error:
+    except Exception as error:  # the hub's client, which knows what hf-hub: names are, raises a dozen kinds
         raise SettingsError(f"encoder.name: timm has no model {architecture!r}: {error}") from None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
 
-from common.config import EncoderSettings, SettingsError, SiteSettings
+from common.config import NETWORK, EncoderSettings, SettingsError, SiteSettings
 from common.encoders import HEADS
 from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.metrics import Metrics
@@ -55,11 +55,16 @@ class TestResult(Section):
 class ModelCard(Section):
     """What a model is, what it takes, and how well it does."""
 
-    network: str = Field(description="name of the network (train.model)")
+    network: str = Field(pattern=NETWORK, description="name of the network (train.model)")
     classes: tuple[str, ...] = Field(min_length=1, description="names of the outputs, in their order")
     input: Literal["image", "table", "embedding", "integrated"] = Field(
         "image",
         description="what it reads: pixels, rows of a table, an encoder's numbers, or columns of no use by themselves",
+    )
+    tune: str = Field("", description="network = timm:…: what of it was trained; only that is in this file")
+    weights: str = Field("", description="network = timm:…: packaged, hub, random or the file that the rest comes from")
+    weights_digest: str = Field(
+        "", description="network = timm:…: what the pretrained weights must be, by SHA-256 of their values"
     )
     image_size: int = Field(ge=8, le=1024, description="input = image: side in pixels of the square images it takes")
     channels: int = Field(ge=1, le=3, description="input = image: 1: grey, 3: RGB")
@@ -149,6 +154,8 @@ def describe(
         classes=classes,
         image_size=data.image_size,
         channels=data.channels,
+        tune=settings.train.tune or ("head" if settings.train.model.startswith("timm:") else ""),
+        weights=settings.train.weights,
         group=group,
         round=round_number,
         seed=settings.seed,

@@ -76,9 +76,12 @@ def build(
 def get_state(model: nn.Module) -> State:
     """Return parameters and buffers (batch norm's too) by name, contiguous, in the order of the model.
 
-    The arrays may share memory with a model on the CPU: copy them before training on.
+    Of a tensor that began as something all have (`Network.base`), it is the difference from that. The arrays may share
+    memory with a model on the CPU: copy them before training on.
     """
-    return {name: tensor.detach().contiguous().cpu().numpy() for name, tensor in model.state_dict().items()}
+    base, own = _base_of(model), {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    changed = {name: tensor - base[name] if name in base else tensor for name, tensor in own.items()}
+    return {name: tensor.contiguous().numpy() for name, tensor in changed.items()}
 
 
 def set_state(model: nn.Module, state: Mapping[str, NDArray[Any]]) -> None:
@@ -94,28 +97,35 @@ def set_state(model: nn.Module, state: Mapping[str, NDArray[Any]]) -> None:
             raise InvalidState(f"{name} has shape {array.shape}, not {tuple(target.shape)}")
         if array.dtype != _numpy_dtype(target):
             raise InvalidState(f"{name} is {array.dtype}, not {_numpy_dtype(target)}")
+    base = _base_of(model)
     with torch.no_grad():
         for name, target in own.items():
             array = state[name]
             # torch has no read-only tensors and warns about arrays that are.
-            target.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
+            value = torch.from_numpy(array if array.flags.writeable else array.copy())
+            target.copy_(base[name] + value if name in base else value)
+
+
+def _base_of(model: nn.Module) -> Mapping[str, Tensor]:
+    return model.base if isinstance(model, Network) else {}
 
 
 def set_prior(model: nn.Module, shares: NDArray[np.float64] | None) -> None:
     """Let the model expect classes in these shares, float64[C], in training and at prediction; None: as it learns."""
     prior = None if shares is None else torch.from_numpy(np.log(shares)).to(torch.float32)
-    # A blend has two of them.
-    networks = [module for module in model.modules() if isinstance(module, Network)]
+    # A blend has two of them, and a network of the user's own says so by the buffer alone.
+    networks = [module for module in model.modules() if "log_prior" in module._buffers]
     assert networks
     for network in networks:
-        network.log_prior = None if prior is None else prior.to(network.head.weight.device)
+        device = next(network.parameters()).device
+        network.log_prior = None if prior is None else prior.to(device)  # type: ignore[assignment]
 
 
 def draw_head(model: nn.Module, seed: int) -> None:
     """Draw the head where the start is all zeros, which no two draws of a linear model tell apart."""
-    assert isinstance(model, Network)
-    if not model.head.weight.any():
-        _fill_uniform(model.head.weight, 1 / math.sqrt(model.head.in_features), generator(seed, "initial weights"))
+    head = model.head
+    if isinstance(head, nn.Linear) and not head.weight.any():
+        fill_uniform(head.weight, 1 / math.sqrt(head.in_features), generator(seed, "initial weights"))
 
 
 class Network(nn.Module):
@@ -127,6 +137,8 @@ class Network(nn.Module):
         super().__init__()
         self.body = body
         self.head = nn.Linear(width, classes)
+        # What tensors of the state were before anybody tuned them, the same everywhere; of those not named, nothing.
+        self.base: dict[str, Tensor] = {}
         # Not part of the state: it is each site's own and never travels.
         self.register_buffer("log_prior", None, persistent=False)
 
@@ -275,6 +287,17 @@ class _Scale(nn.Module):
         return features * self.factor
 
 
+class OfLength(nn.Module):
+    """Brings feature vectors to one length."""
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, features: Tensor) -> Tensor:
+        return functional.normalize(features) * self.length
+
+
 class _BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -337,12 +360,13 @@ def _initialise(model: Network, rng: np.random.Generator) -> None:
             module.reset_parameters()
         elif isinstance(module, nn.Conv2d | nn.Linear):
             gain = 1 if normalised or name == "head" else 6
-            _fill_uniform(module.weight, math.sqrt(gain / module.weight[0].numel()), rng)
+            fill_uniform(module.weight, math.sqrt(gain / module.weight[0].numel()), rng)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
 
 
-def _fill_uniform(parameter: Tensor, bound: float, rng: np.random.Generator) -> None:
+def fill_uniform(parameter: Tensor, bound: float, rng: np.random.Generator) -> None:
+    """Draw a tensor from U(-bound, bound), the same bits on every machine."""
     values = rng.random(tuple(parameter.shape), dtype=np.float32)
     values *= 2
     values -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,74 @@ from common.classes import agreed_classes
 from common.config import SiteSettings
 from common.encoders import HEADS, embedding_width
 from common.models import InvalidState, build, set_state
+from common.own_network import build_own
 
 # A wider layer is nobody's small network, and its memory is not claimed on a stranger's word.
 _WIDEST = 4096
 
 
-def build_for(settings: SiteSettings, seed: int | None) -> nn.Module:
-    """Return the network that sites of a run train, on its images or the columns of its table."""
-    data = settings.data
+@dataclass(frozen=True)
+class Design:
+    """Everything that the form of a network depends on.
+
+    Attributes
+    ----------
+    name
+        As in train.model.
+    classes, channels, image_size
+        What it tells apart, and of which images.
+    features
+        Length of the vectors it reads in the place of images.
+    tune
+        As in train.tune.
+    """
+
+    name: str
+    classes: int
+    channels: int = 3
+    image_size: int = 32
+    features: int | None = None
+    tune: str = ""
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Where the network comes from, "timm", "python" or nothing if it is ours, and what it is called there."""
+        kind, colon, name = self.name.partition(":")
+        return (kind, name) if colon else ("", self.name)
+
+
+def design_of(settings: SiteSettings) -> Design:
+    """The network that sites of a run train, on its images, the columns of its table or its encoder's numbers."""
+    data, train = settings.data, settings.train
     features = None if data.table is None else data.table.width
-    if settings.train.model in HEADS:
+    if train.model in HEADS:
         features = embedding_width(settings.encoder, data)
+    return Design(train.model, len(agreed_classes(data)), data.channels, data.image_size, features, train.tune)
+
+
+def build_for(settings: SiteSettings, seed: int | None) -> nn.Module:
+    """Return the network of a run, as a server has it: of a pretrained one what is tuned, without the weights."""
+    return build_design(design_of(settings), seed)
+
+
+def build_design(design: Design, seed: int | None) -> nn.Module:
+    """Return a network as a server has it; see `common.models.build` for `seed`."""
+    kind, name = design.kind
+    if kind == "timm":
+        # Not for everybody: timm takes a second to import.
+        from common.backbones import blank
+
+        return blank(name, classes=design.classes, size=design.image_size, tune=design.tune, seed=seed)
+    if kind == "python":
+        return build_own(
+            name, channels=design.channels, image_size=design.image_size, classes=design.classes, seed=seed
+        )
     return build(
-        settings.train.model,
-        classes=len(agreed_classes(data)),
-        channels=data.channels,
-        image_size=data.image_size,
-        features=features,
+        name,
+        classes=design.classes,
+        channels=design.channels,
+        image_size=design.image_size,
+        features=design.features,
         seed=seed,
     )
 

@@ -8,7 +8,10 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class SiteCard:
-    """Site → server, with its first answer: who it is, how much data it has, whether it wants to keep a model."""
+    """Site → server, with its first answer: who it is, how much data it has, whether it wants to keep a model.
+
+    `weights` is the digest of what its network does not learn, if that is pretrained: hexadecimal, the same everywhere.
+    """
 
     name: str
     train_samples: int
@@ -17,6 +20,7 @@ class SiteCard:
     fault_count: int
     faults: tuple[str, ...]
     keeps: bool = False
+    weights: str = ""
 
 
 class Fingerprint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -120,6 +121,12 @@ class Roster:
         for member in sorted(self.members, key=lambda member: member.group):
             grouped.setdefault(member.group, []).append(member)
         return grouped
+
+
+def common_weights(cards: Iterable[SiteCard]) -> str:
+    """The pretrained weights that most sites have; on a tie, those of the first site by name."""
+    counts = Counter(card.weights for card in sorted(cards, key=lambda card: card.name))
+    return counts.most_common(1)[0][0] if counts else ""
 
 
 def common_form(fingerprints: dict[str, Fingerprint]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.arguments import Subparsers
+from cli.arguments import Subparsers, add_network_options
 
 
 def register(jobs: Subparsers) -> None:
@@ -32,6 +32,7 @@ def register(jobs: Subparsers) -> None:
         "CLASS = NUMBER for each class",
     )
     parser.add_argument("--out", type=Path, help="file to write; default MODEL with the ending .onnx")
+    add_network_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from client.onnx_export import export_onnx, onnx_input
     from client.prediction import open_model
 
-    model, card = open_model(options.model, options.shares)
+    model, card = open_model(options.model, options.shares, options.weights, trusted=options.trust_network)
     out = options.out or options.model.with_suffix(".onnx")
     export_onnx(model, card, out)
     name, example = onnx_input(card)

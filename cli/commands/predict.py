@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.arguments import Subparsers
+from cli.arguments import Subparsers, add_network_options
 from common.config import SettingsError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def register(jobs: Subparsers) -> None:
         "CLASS = NUMBER for each class",
     )
     parser.add_argument("--csv", action="store_true", help="print CSV with the probability of every class")
+    add_network_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from client.data.samples import Fault
     from client.prediction import open_model, predict
 
-    model, card = open_model(options.model, options.shares)
+    model, card = open_model(options.model, options.shares, options.weights, trusted=options.trust_network)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if options.csv:
         what = "image" if card.table is None else "row"

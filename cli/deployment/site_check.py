@@ -21,11 +21,13 @@ from client.data import NoUsableData, SiteData, discover_classes, load_site
 from client.data.samples import ImageSamples
 from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder, identify, models_folder
+from client.networks import network_of
 from client.request import read_by
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
 from common.encoders import HEADS
+from common.models import get_state, set_state
 from common.networks import build_for
 from common.readable import duration, megabytes
 
@@ -58,7 +60,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
         else:
             print(_describe_signature(encoder, site, run.encoder.batch_size), flush=True)
     if not problems or run.train.model not in HEADS:
-        epoch = measure_epoch(site, run)
+        epoch = measure_epoch(site, run, identity)
         print(
             f"training: {run.train.model} {_what_it_reads(run)}, an epoch over {len(site.train)} samples takes about "
             f"{duration(epoch.seconds)} (measured on {epoch.images} samples)"
@@ -157,9 +159,10 @@ class Epoch:
     images: int
 
 
-def measure_epoch(site: SiteData, run: SiteSettings) -> Epoch:
+def measure_epoch(site: SiteData, run: SiteSettings, identity: Identity) -> Epoch:
     """Train on a few batches with the run's model, after one that warms up, and scale up."""
-    model = build_for(run, run.seed)
+    model = network_of(run, identity)
+    set_state(model, get_state(build_for(run, run.seed)))
     inputs, labels = site.train_inputs(), site.train_labels
     settings = run.train.model_copy(update={"epochs": 1})
     taken = 0.0

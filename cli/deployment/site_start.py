@@ -35,6 +35,7 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
         ("models", settings.models),
         ("memory", settings.memory),
         ("encoder-weights", settings.encoder_weights),
+        ("network-weights", settings.network_weights),
         ("anchor-secret", settings.anchor_secret),
         ("anchor-sample", settings.anchor_sample),
         ("schema", settings.agreed_schema),
@@ -42,6 +43,8 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
         if value:
             entries[key] = str(located(path, value))
     entries |= {"least-aggregate": settings.least_aggregate} if settings.least_aggregate > 1 else {}
+    # Flower's node config has no lists.
+    entries |= {"networks": ",".join(settings.networks)} if settings.networks else {}
     entries |= {"least-noise": settings.least_noise} if settings.least_noise else {}
     if settings.partitions:
         entries |= {"partition-id": settings.partition, "num-partitions": settings.partitions}

@@ -54,6 +54,12 @@ class SiteFile(Section):
         "memory", description="folder for what the site remembers of a run; it cannot be computed again"
     )
     encoder_weights: str = Field("", description="the site's own copy of the encoder's weights, if the run needs one")
+    network_weights: str = Field(
+        "", description="the site's own copy of the weights of a pretrained network, if the run needs one"
+    )
+    networks: Names = Field(
+        (), description="networks that this site allows, each package.module:factory of a package installed here"
+    )
     anchor_secret: str = Field(
         "", description="methods dc-cfl and dc: file with the secret that all sites share and the server does not know"
     )

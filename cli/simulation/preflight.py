@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client.data import discover_classes, load_site
 from client.identity import Identity
+from client.networks import network_of
 from common.config import Config
 from server.listeners import require_trackers
 from server.methods import settle
@@ -18,5 +19,9 @@ def prepare(config: Config) -> Config:
     if not data.classes:
         config = config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})
     # Whatever is wrong with the data or the drift scenario is said now, once, not by every site in turn.
-    load_site(Identity("000", None, (0, config.sites), None), config.for_site(), rounds=config.rounds)
+    somebody = Identity("000", None, (0, config.sites), None)
+    load_site(somebody, config.for_site(), rounds=config.rounds)
+    if ":" in config.train.model:
+        # So is what is wrong with a network that is not ours.
+        network_of(config.for_site(), somebody)
     return config

@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 from flwr.app import RecordDict
 
+from client.answers.introduction import digest_of
 from client.fingerprints import collaborator
 from client.identity import models_folder
 from client.keeping import keep_model, site_card
+from client.networks import own_weights
 from client.personal import Kept, Personalisation
 from client.request import Request, tested
 from client.training import TEST_BATCH, default_device, evaluate
@@ -108,6 +110,9 @@ def own_card(
     settings = request.settings
     if settings.data.input == "embedding" or settings.train.model in HEADS:
         settings = settings.model_copy(update={"encoder": request.encoder_settings()})
+    if settings.train.model.startswith("timm:"):
+        weights = own_weights(settings.train, request.identity)
+        settings = settings.model_copy(update={"train": settings.train.model_copy(update={"weights": weights})})
     with_shares = settings.train.prior == "site" and note != PRIVATE
     return site_card(
         settings,
@@ -121,6 +126,7 @@ def own_card(
         kept="group" if chosen is None else chosen.kept,
         blend=chosen.weight if chosen is not None and chosen.own is not None else None,
         note=note,
+        weights_digest=digest_of(request),
     )
 
 

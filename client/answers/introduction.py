@@ -10,6 +10,7 @@ from flwr.app import RecordDict
 from client.data.samples import TableSamples
 from client.fingerprints import FINGERPRINTS
 from client.identity import models_folder
+from client.networks import frozen_digest, network_of
 from client.request import Request
 from client.watching import remember_description
 from common import wire
@@ -52,4 +53,13 @@ def card_of(request: Request) -> wire.SiteCard:
         # Simulated sites share one data set on one machine: the first of them reports it, by name.
         faults=named if identity.is_simulated else (),
         keeps=models_folder(identity) is not None,
+        weights=digest_of(request),
     )
+
+
+def digest_of(request: Request) -> str:
+    """What tells the weights of a pretrained network from others; a site that cannot have the network says so here."""
+    if ":" not in request.settings.train.model:
+        # One of ours, which everybody has, and of which some methods need none.
+        return ""
+    return frozen_digest(network_of(request.settings, request.identity))

@@ -13,9 +13,10 @@ from client.identity import Identity
 from client.training import TrainingDiverged
 from common import wire
 from common.config import SettingsError
+from common.own_network import NetworkError
 
 # Errors that speak of settings and models, never of a site's data.
-_PUBLIC = (EncoderError, TrainingDiverged, Unacceptable, wire.WireError)
+_PUBLIC = (EncoderError, NetworkError, TrainingDiverged, Unacceptable, wire.WireError)
 _KINDS = {
     MapIsGone: "its private map is gone",
     NoUsableData: "no usable data",

@@ -274,11 +274,12 @@ def _world(deal: _Deal) -> World:
 
 @lru_cache(maxsize=2)
 def _plan(deal: _Deal, scenario: tuple[DriftEvent, ...], rounds: int) -> DriftPlan:
+    samples = _world(deal).samples
     return plan_drift(
         scenario,
         seed=deal.seed,
         rounds=rounds,
-        labels=_world(deal).samples.labels,
+        labels=samples.labels,
         classes=agreed_classes(deal.data),
         parts=[_part(deal, index) for index in range(deal.count)],
         groups=samples.groups,

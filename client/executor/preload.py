@@ -22,6 +22,7 @@ PRELOADED = (
     "sklearn.datasets",
     "timm",
     "timm.data.config",
+    "timm.models",
     "torch",
     "torch.nn.functional",
     "torchvision.datasets",

@@ -54,14 +54,18 @@ def run_bundle(task: Task, link: Link, wait: Callable[[bytes], None]) -> None:
     )
 
 
+def bundles() -> Path:
+    """The folder into which Flower unpacks the code that runs are submitted with."""
+    return get_flwr_home() / APP_DIR
+
+
 def install_whole(fab: bytes, skip_prompt: bool = True) -> Path:
     """Unpack an app bundle under FLWR_HOME, all of it or nothing.
 
     Flower copies file by file and takes a folder that exists for complete: tasks that start together would import
     half a bundle, and a task killed meanwhile would leave one for ever.
     """
-    home = get_flwr_home()
-    apps = home / APP_DIR
+    home, apps = get_flwr_home(), bundles()
     apps.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(fab).hexdigest()[:FAB_HASH_TRUNCATION]
     if (installed := next(apps.glob(f"*.{digest}"), None)) is not None:

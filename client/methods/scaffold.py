@@ -25,11 +25,12 @@ class Scaffold(SiteMethod):
         own = visit.memory or {name: np.zeros_like(array) for name, array in common.items()}
         network = visit.load(self.served(visit))
         parameters = dict(network.named_parameters())
-        corrections = [torch.from_numpy(common[name] - own[name]).to(visit.device) for name in parameters]
+        corrections = {name: torch.from_numpy(common[name] - own[name]).to(visit.device) for name in parameters}
 
         def correct() -> None:
-            gradients = [parameter.grad for parameter in parameters.values() if parameter.grad is not None]
-            torch._foreach_add_(gradients, corrections)
+            # A network of others may have parameters that take no part.
+            reached = {name: one.grad for name, one in parameters.items() if one.grad is not None}
+            torch._foreach_add_(list(reached.values()), [corrections[name] for name in reached])
 
         result = visit.fit(correct=correct)
         train = visit.settings.train

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from flwr.app import ConfigRecord, RecordDict
@@ -25,6 +26,7 @@ from common.wire.records import (
 )
 
 _MAX_FAULTS_NAMED = 20
+_DIGEST = re.compile(r"([0-9a-f]{64})?")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def pack_introduction(introduction: Introduction) -> RecordDict:
                     "fault_count": card.fault_count,
                     "faults": list(card.faults[:_MAX_FAULTS_NAMED]),
                     "keeps": card.keeps,
+                    "weights": card.weights,
                     "seconds": introduction.seconds,
                 }
             )
@@ -81,6 +84,9 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
     faults = config.get("faults", [])
     if not isinstance(faults, list):
         raise WireError("the list of faulty files is not a list")
+    weights = text(config, "weights")
+    if not _DIGEST.fullmatch(weights):
+        raise WireError("the digest of the pretrained weights must be 64 hexadecimal digits")
     card = SiteCard(
         name=name,
         train_samples=count(config, "train_samples", at_least=1),
@@ -89,6 +95,7 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
         fault_count=count(config, "fault_count"),
         faults=tuple(plain_text(fault) for fault in faults[:_MAX_FAULTS_NAMED]),
         keeps=truth(config, "keeps"),
+        weights=weights,
     )
     if sum(card.class_counts) != card.train_samples:
         raise WireError(f"class counts sum to {sum(card.class_counts)}, not to {card.train_samples} training samples")

@@ -63,6 +63,8 @@ class Task:
     described
         The round in which the site last described itself, as far as the server knows: it is to watch whether that
         still holds. None: it need not.
+    weights
+        Digest of the pretrained weights that the site enrolled with; empty: it has none, or none are needed.
     """
 
     settings: SiteSettings
@@ -78,6 +80,7 @@ class Task:
     question: str = ""
     held: bool = False
     described: int | None = None
+    weights: str = ""
 
 
 def pack_task(
@@ -98,6 +101,7 @@ def pack_task(
             "folder": task.folder,
             "question": task.question,
             "held": task.held,
+            "weights": task.weights,
         }
     )
     if task.group is not None:
@@ -134,6 +138,7 @@ def unpack_task(content: RecordDict) -> Task:
         question=text(config, "question"),
         held=truth(config, "held"),
         described=count(config, "described") if "described" in config else None,
+        weights=text(config, "weights"),
     )
 
 

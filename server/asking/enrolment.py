@@ -16,7 +16,7 @@ from server.asking.grid import StreamingGrid
 from server.asking.stage import Addressee, Exchange, Failure, Question, ask
 from server.history.events import Audience, SiteLeftOut, Stage
 from server.methods import Method
-from server.roster import Member, Roster, common_form
+from server.roster import Member, Roster, common_form, common_weights
 
 _MOST_FAILURES = 3
 
@@ -102,7 +102,7 @@ class Enrolment:
                 self._put_off(node.node_id, round_number, _clash(name))
                 continue
             found[name] = (introduction, node.node_id)
-        return self._comparable(found, round_number)
+        return self._comparable(self._alike(found, round_number), round_number)
 
     def ask_again(
         self, grid: StreamingGrid, members: Sequence[Member], round_number: int
@@ -188,6 +188,18 @@ class Enrolment:
     def _is_connected(self, name: str, grid: StreamingGrid) -> bool:
         return name in self._roster and self._roster[name].node_id in set(grid.get_node_ids())
 
+    def _alike(
+        self, found: dict[str, tuple[wire.Introduction, int]], round_number: int
+    ) -> dict[str, tuple[wire.Introduction, int]]:
+        """Turn away sites whose pretrained weights are not the others': what is tuned would fit nothing."""
+        # Those who are in set the rule; only at the beginning does the majority.
+        known = [member.card for member in self._roster.members] or [one.card for one, _ in found.values()]
+        usual = common_weights(known)
+        for name, (introduction, node) in sorted(found.items()):
+            if (own := introduction.card.weights) != usual:
+                self._turn_away(node, round_number, f"{name}: {_other_weights(self._config, own, usual)}")
+        return {name: one for name, one in found.items() if one[0].card.weights == usual}
+
     def _comparable(
         self, found: dict[str, tuple[wire.Introduction, int]], round_number: int
     ) -> list[tuple[wire.Introduction, int]]:
@@ -229,10 +241,19 @@ def _contradiction(member: Member, introduction: wire.Introduction) -> str:
     """What in a new introduction cannot come from the member it is ascribed to."""
     if introduction.card.name != member.name:
         return f"calls itself {introduction.card.name!r} now"
+    if introduction.card.weights != member.card.weights:
+        return "has other pretrained weights now"
     known, fresh = member.fingerprint, introduction.fingerprint
     if known is not None and fresh is not None and known.form != fresh.form:
         return f"{fresh.form} where it had {known.form} before"
     return ""
+
+
+def _other_weights(config: Config, own: str, usual: str) -> str:
+    return (
+        f"its weights of {config.train.model} ({own[:12] or 'none'}) are not those of the other sites "
+        f"({usual[:12] or 'none'}); all sites need the same file, or the same release of the package or of timm"
+    )
 
 
 def _clash(name: str) -> str:

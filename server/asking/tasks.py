@@ -78,4 +78,5 @@ class Tasks:
             folder=self.folder,
             held=self.held,
             described=member.described if self.looks else None,
+            weights=member.card.weights,
         )

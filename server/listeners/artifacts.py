@@ -103,6 +103,7 @@ class Artifacts:
         assert self._config is not None
         classes, method = agreed_classes(self._config.data), recipe(self._config)
         about: dict[str, object] = {"method": method.name}
+        about["weights_digest"] = next((card.weights for card in self._cards.values()), "")
         if agreement_on(method.rule).shared is not None:
             about |= {"whole": False, "note": PARTIAL}
         tested, figures = self._tested

@@ -12,7 +12,8 @@ from flwr.app import Message
 
 from client.data import SiteData
 from client.identity import Identity
-from client.request import Request, data_of, network_of
+from client.networks import network_of
+from client.request import Request, data_of
 from client.request import tested as on_its_own_test_split
 from client.training import log_probabilities, plain, train
 from common import wire
@@ -162,10 +163,11 @@ def test_a_run_without_it_is_not_touched_by_one_with_it(
 def test_a_network_of_the_process_forgets_the_last_site(small_config: MakeConfig) -> None:
     """Within one run too: the settings are the same, and so is the network."""
     settings = small_config(method="fedavg", train__prior="site").for_site()
-    assert network_of(settings) is network_of(settings)
-    set_prior(network_of(settings), np.full(10, 0.1))
-    set_prior(network_of(settings), None)
-    assert network_of(settings).log_prior is None
+    somebody = Identity("000", None, (0, 6), None)
+    assert network_of(settings, somebody) is network_of(settings, Identity("000", None, (0, 6), None))
+    set_prior(network_of(settings, somebody), np.full(10, 0.1))
+    set_prior(network_of(settings, somebody), None)
+    assert network_of(settings, somebody).log_prior is None
 
 
 def arrays_of(message: Message) -> Iterator[np.ndarray]:
@@ -315,7 +317,7 @@ def test_the_reported_figures_are_those_with_the_shares(small_config: MakeConfig
     record, _ = run(config)
     last = record.of(RoundFinished)[-1]
     site = site_of(config, 1)
-    model = network_of(config.for_site())
+    model = network_of(config.for_site(), Identity("000", None, (0, 6), None))
     set_state(model, last.models[last.labels["001"]])
     set_prior(model, class_shares(site.class_counts))
     statistics = on_its_own_test_split(model, site)

@@ -18,7 +18,8 @@ from client.data import SiteData, load_site
 from client.fingerprints import FINGERPRINTS
 from client.identity import Identity
 from client.methods import SiteMethod, Trained, Visit, site_method
-from client.request import Request, network_of
+from client.networks import network_of
+from client.request import Request
 from client.training import TEST_BATCH, TrainingDiverged, default_device, evaluate, train
 from common import wire
 from common.config import Config
@@ -438,7 +439,7 @@ class TestMemory:
 
 
 def test_the_network_is_built_once_per_run(config: Config) -> None:
-    assert network_of(config.for_site()) is network_of(config.for_site())
+    assert network_of(config.for_site(), identity(config)) is network_of(config.for_site(), identity(config))
 
 
 def test_every_fingerprint_is_known_by_its_kind() -> None:
