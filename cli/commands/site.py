@@ -18,6 +18,7 @@ from cli.deployment.site_start import as_node_config, check_credentials, require
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
 from client.flower.log_lines import is_admission, is_refusal
+from client.foreign_code import ANY
 from common.config import FlatValue, SettingsError, parse_override
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds between two calls to a server that does not answer
@@ -50,7 +51,10 @@ def register(jobs: Subparsers) -> None:
         help="change a setting of the file, e.g. --set data=/data",
     )
     parser.add_argument(
-        "--cold", action="store_true", help="Flower's own way: a new process that imports torch for every message"
+        "--cold",
+        action="store_true",
+        help="Flower's own way: a new process for every message, which runs the code that came with the run; needs "
+        'foreign_code = ["any"] in site.toml',
     )
     parser.add_argument("--insecure", action="store_true", help="no TLS and no site key: for trials on one machine")
     parser.set_defaults(run=run)
@@ -69,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
     if len(set(ports)) < len(ports):
         raise SettingsError(f"port = {max(ports, key=ports.count)} is set for two of these sites: each needs its own")
     callers: dict[Address, _Caller] = {}
+    if options.cold:
+        _require_foreign_code(sites)
     for path, settings in sites.items():
         ca = None if options.insecure else located(path, settings.ca)
         if ca is not None:
@@ -128,8 +134,21 @@ def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insec
     return chosen
 
 
+def _require_foreign_code(sites: Mapping[Path, SiteFile]) -> None:
+    """Raise unless all sites run what the coordinator ships: Flower's own process asks nobody."""
+    for path, settings in sites.items():
+        if ANY not in settings.foreign_code:
+            raise SettingsError(
+                f"--cold runs whatever code the coordinator ships, and {path} does not allow that: leave --cold out, "
+                f'or set foreign_code = ["{ANY}"] there'
+            )
+
+
 def _supernode(path: Path, settings: SiteFile, node_config: Path, *, insecure: bool) -> list[str]:
-    node = [program("flower-supernode"), "--superlink", str(parse_address(settings.server, FLEET_PORT))]
+    # -P: modules that lie in the folder of the start file are not for it.
+    own = [sys.executable, "-P", "-m", "cli.deployment.supernode"]
+    node = [program("flower-supernode")] if settings.foreign_code else own
+    node += ["--superlink", str(parse_address(settings.server, FLEET_PORT))]
     node += ["--host", "127.0.0.1", "--port", str(settings.port), "--node-config", str(node_config)]
     node += ["--health-server-address", settings.health] if settings.health else []
     if insecure:

@@ -43,6 +43,7 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
             entries[key] = str(located(path, value))
     entries |= {"least-aggregate": settings.least_aggregate} if settings.least_aggregate > 1 else {}
     entries |= {"least-noise": settings.least_noise} if settings.least_noise else {}
+    entries |= {"foreign-code": ",".join(settings.foreign_code)} if settings.foreign_code else {}
     if settings.partitions:
         entries |= {"partition-id": settings.partition, "num-partitions": settings.partitions}
     return "".join(f"{key} = {toml_value(value)}\n" for key, value in entries.items())

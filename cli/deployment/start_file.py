@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from client.foreign_code import check_foreign_code
 from common.config import FlatValue, Names, SettingsError, allowed
 from common.section import Section
 from common.site_name import RULE, is_site_name
@@ -63,6 +64,10 @@ class SiteFile(Section):
     agreed_schema: str = Field(
         "", description="dc-cfl and dc: the agreed table schema; a run with another one is refused"
     )
+    foreign_code: Names = Field(
+        (),
+        description="SHA-256 of bundles that may run here in the place of the site's own code, with all its rights",
+    )
     ca: str = Field("ca.crt", description="certificate of the federation's authority")
     key: str = Field("site.key", description="the site's private key; readable by its owner alone")
     port: int = Field(9094, ge=1, le=65535, description="local port of the SuperNode; one for each on a machine")
@@ -76,6 +81,7 @@ class SiteFile(Section):
     @model_validator(mode="after")
     def _combinations(self) -> Self:
         check_site_name(self.site)
+        check_foreign_code(self.foreign_code)
         if self.partitions and self.data:
             raise ValueError("data and partitions exclude each other: a site has its own data or a demonstration share")
         if self.partition and self.partition >= self.partitions:

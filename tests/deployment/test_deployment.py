@@ -118,7 +118,7 @@ def test_a_stranger_is_turned_away_by_name(federation: Federation) -> None:
     text = (layout.kit("a") / "site.toml").read_text().replace('site = "a"', 'site = "c"')
     (kit / "site.toml").write_text(text.replace("/data/a", "/data/c"))
     server = federation.started["server"]
-    stranger = federation.start_site(kit, "stranger", "--cold")
+    stranger = federation.start_site(kit, "stranger", "--cold", "--set", "foreign_code=any")
     shown = authority.fingerprint(key.public_key())
     until(lambda: f"does not let in site c with the key {shown}" in stranger.text, PATIENCE, "the stranger is told")
     assert f"a site was turned away: nobody here has its key ({shown})" in server.text
