@@ -75,7 +75,7 @@ class Personalisation:
     ) -> None:
         self._model = model
         self._site = site
-        self._fitted, self._held = set_aside(site, settings.seed)
+        self._fitted, self._held = set_aside(site, site.split_seed)
         self._seed = settings.seed
         self._settings: TrainSettings = settings.train.model_copy(update={"epochs": 1})
         self._most = max(rounds * settings.train.epochs, 1)

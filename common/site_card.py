@@ -8,7 +8,11 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class SiteCard:
-    """Site → server, with its first answer: who it is, how much data it has, whether it wants to keep a model."""
+    """Site → server, with its first answer: who it is, how much data it has, whether it wants to keep a model.
+
+    `withheld` counts the training samples of classes that are too small for the site to name; `class_counts` has 0 for
+    those.
+    """
 
     name: str
     train_samples: int
@@ -17,6 +21,7 @@ class SiteCard:
     fault_count: int
     faults: tuple[str, ...]
     keeps: bool = False
+    withheld: int = 0
 
 
 class Fingerprint:
@@ -29,6 +34,8 @@ class Fingerprint:
     kind: ClassVar[str]
     # Whether it describes images; a table has none.
     of_images: ClassVar[bool] = False
+    # Whether it has a label for each of the site's samples, so that no class can be left out of its counts.
+    by_row: ClassVar[bool] = False
     # What sites must agree on for their fingerprints to be comparable, in words.
     agreement: ClassVar[str]
 

@@ -30,12 +30,15 @@ def register(jobs: Subparsers) -> None:
     parser = jobs.add_parser(
         "site",
         usage="coterie site FILE [FILE …] [--set KEY=VALUE] [--cold] [--insecure]\n"
-        "       coterie site check FILE [CONFIG] [--set KEY=VALUE]",
+        "       coterie site check FILE [CONFIG] [--set KEY=VALUE]\n"
+        "       coterie site ledger FILE\n"
+        "       coterie site approve FILE [RUN]",
         help="take part in a federation as a site, or check a site's data without any network",
         description="Starts Flower's SuperNode and a warm executor for its tasks, starts them again when they die, and "
         "keeps calling a server that does not answer. `coterie site check` only looks at the data, without any "
         "network: what is there, what is broken, what would be sent, and how long an epoch takes; CONFIG is the run's, "
-        "for its class list, encoder and model.",
+        "for its class list, encoder and model. `coterie site ledger` prints what the site was asked and what left it; "
+        "`coterie site approve` lists the runs that wait for a yes, or says yes to one.",
     )
     parser.add_argument(
         "words",
@@ -63,8 +66,8 @@ def register(jobs: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run one or several sites until they are told to end, or check the data of one."""
     changes = dict(parse_override(text) for text in options.set)
-    if options.words[0] == "check":
-        return _check(options.words[1:], changes)
+    if options.words[0] in _ERRANDS:
+        return _ERRANDS[options.words[0]](options.words[1:], changes)
     paths = [Path(word).absolute() for word in options.words]
     sites = {path: read_start_file(path, SiteFile, changes) for path in paths}
     if options.insecure:
@@ -107,6 +110,27 @@ def _check(words: list[str], changes: Mapping[str, FlatValue]) -> int:
 
     path = Path(words[0]).absolute()
     return check_site(path, read_start_file(path, SiteFile, changes), Path(words[1]) if len(words) == 2 else None)
+
+
+def _ledger(words: list[str], changes: Mapping[str, FlatValue]) -> int:
+    if len(words) != 1:
+        raise SettingsError("write `coterie site ledger FILE`")
+    from cli.deployment.site_ledger import show_ledger
+
+    path = Path(words[0]).absolute()
+    return show_ledger(path, read_start_file(path, SiteFile, changes))
+
+
+def _approve(words: list[str], changes: Mapping[str, FlatValue]) -> int:
+    if len(words) not in (1, 2):
+        raise SettingsError("write `coterie site approve FILE` to see who waits, or `coterie site approve FILE RUN`")
+    from cli.deployment.site_ledger import approve_run
+
+    path = Path(words[0]).absolute()
+    return approve_run(path, read_start_file(path, SiteFile, changes), words[1] if len(words) == 2 else "")
+
+
+_ERRANDS = {"check": _check, "ledger": _ledger, "approve": _approve}
 
 
 def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insecure: bool) -> list[Service]:

@@ -21,7 +21,9 @@ from client.data import NoUsableData, SiteData, discover_classes, load_site
 from client.data.samples import ImageSamples
 from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder, identify, models_folder
-from client.request import read_by
+from client.policy.rules import Declined
+from client.policy.words import in_words
+from client.request import large_enough, read_by
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
@@ -41,12 +43,15 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     run = _run_settings(identity, config_path)
     problems: list[str] = []
     try:
-        site = read_by(run, identity, load_site(identity, run))
-    except NoUsableData as error:
+        site = read_by(run, identity, large_enough(load_site(identity, run), identity.policy))
+    except (NoUsableData, Declined) as error:
         print(error)
         return 1
     for line in _describe_data(site, identity, assumed=config_path is None):
         print(line)
+    if identity.data_path is not None:
+        for line in in_words(identity.policy):
+            print(line)
     device = default_device()
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else f", {torch.cuda.get_device_name()}"
     print(f"device: {device.type}{threads}", flush=True)

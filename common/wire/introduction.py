@@ -51,6 +51,7 @@ def pack_introduction(introduction: Introduction) -> RecordDict:
                     "fault_count": card.fault_count,
                     "faults": list(card.faults[:_MAX_FAULTS_NAMED]),
                     "keeps": card.keeps,
+                    "withheld": card.withheld,
                     "seconds": introduction.seconds,
                 }
             )
@@ -89,9 +90,10 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
         fault_count=count(config, "fault_count"),
         faults=tuple(plain_text(fault) for fault in faults[:_MAX_FAULTS_NAMED]),
         keeps=truth(config, "keeps"),
+        withheld=count(config, "withheld") if "withheld" in config else 0,
     )
-    if sum(card.class_counts) != card.train_samples:
-        raise WireError(f"class counts sum to {sum(card.class_counts)}, not to {card.train_samples} training samples")
+    if (total := sum(card.class_counts) + card.withheld) != card.train_samples:
+        raise WireError(f"class counts sum to {total}, not to {card.train_samples} training samples")
     described = None if fingerprint is None else _unpack_fingerprint(content, fingerprint, card)
     return Introduction(card, described, number(config, "seconds"))
 
