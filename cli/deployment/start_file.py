@@ -32,12 +32,13 @@ class ServerFile(Section):
     listen: str = Field("0.0.0.0:9092", description="where the SuperLink listens for sites (gRPC)")
     control: str = Field(
         "127.0.0.1:8000",
-        description="where it listens for the operator (HTTP); it asks for no password, so keep it local",
+        description="where it listens for the operator (HTTP), who shows the secret",
     )
     health: str = Field("127.0.0.1:9095", description="gRPC health endpoint, without TLS; empty: none")
     certificate: str = Field("server.crt", description="certificate of the server")
     key: str = Field("server.key", description="private key of the server")
     ca: str = Field("ca.crt", description="certificate of the federation's authority")
+    secret: str = Field("operator.secret", description="what the operator must show; readable by its owner alone")
     keys: str = Field("keys", description="folder with the public key of every site, NAME.pub")
     database: str = Field("state.db", description="what the SuperLink must not forget: sites, runs, messages")
 

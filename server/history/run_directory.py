@@ -54,7 +54,10 @@ def open_run(config: Config) -> Path:
     if (path / RUN).exists():
         _check_resumable(path, config)
     try:
-        (path / MODELS).mkdir(parents=True, exist_ok=True)
+        # For its owner alone: what sites said of themselves is in it.
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)
+        (path / MODELS).mkdir(exist_ok=True)
     except OSError as error:
         raise SettingsError(f"out = {path} cannot be created: {error.strerror}") from None
     return path
