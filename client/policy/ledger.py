@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from common.config import Names
 from common.disk import sync
@@ -96,7 +96,7 @@ class Ledger:
                 values = json.loads(line)
                 after = values.pop("after")
                 entry = Entry.model_validate(values)
-            except (ValueError, KeyError, AttributeError, ValidationError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise LedgerBroken(f"line {number} of {self.path} is no entry") from None
             if after != before:
                 raise LedgerBroken(f"line {number} of {self.path} does not follow on the one before: one is missing")
