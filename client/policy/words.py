@@ -62,7 +62,7 @@ def what_it_sends(policy: Policy, question: Question) -> str:
     task, settings = question.task, question.task.settings
     parts = [f"its name and the counts of {_listed(question.classes)}"]
     if question.fingerprint:
-        parts.append(f"{_SAYS[question.fingerprint]} (encoder {settings.encoder.name})")
+        parts.append(f"{_SAYS.get(question.fingerprint, question.fingerprint)} (encoder {settings.encoder.name})")
     if task.rounds:
         parts.append(
             f"up to {task.rounds} updates of {settings.train.model} by {task.rule}, {settings.train.epochs} epochs each"
