@@ -101,7 +101,10 @@ def export_site(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("dry run: nothing was written")
         return 0
-    gate_of(identity).let_out(question, content)
+    try:
+        gate_of(identity).let_out(question, content)
+    except OSError as error:
+        raise SettingsError(f"nothing leaves, because the site's ledger cannot be written: {error}") from None
     out = options.out or Path(f"{identity.name}.bundle")
     size = write_bundle(out, "collaboration", identity.name, content, _signer(path, settings) if options.sign else None)
     print(f"wrote {out}, {megabytes(size)}{', signed' if options.sign else ''}")

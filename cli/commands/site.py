@@ -14,7 +14,7 @@ from pathlib import Path
 from cli.arguments import Subparsers
 from cli.deployment import authority
 from cli.deployment.address import FLEET_PORT, Address, greet, parse_address, require_free
-from cli.deployment.site_start import as_node_config, check_credentials, require_data
+from cli.deployment.site_start import as_node_config, check_credentials, require_data, require_ledger
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
 from client.flower.log_lines import is_admission, is_refusal
@@ -83,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
         if ca is not None:
             check_credentials(path, settings)
         require_data(path, settings)
+        require_ledger(path, settings)
         require_free(Address("127.0.0.1", settings.port), f"port in {path}")
         server = parse_address(settings.server, FLEET_PORT)
         callers.setdefault(server, _Caller(server, ca)).sites.append(settings.site)

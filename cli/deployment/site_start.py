@@ -7,6 +7,7 @@ from pathlib import Path
 from cli.deployment import authority
 from cli.deployment.start_file import SiteFile, located
 from cli.toml_text import toml_value
+from client.policy.ledger import Ledger, LedgerBroken
 from client.policy.policy import Policy
 from common.config import FlatValue, SettingsError
 
@@ -25,6 +26,18 @@ def require_data(path: Path, settings: SiteFile) -> None:
         raise SettingsError(f"{path}: data is empty; set it to the folder, manifest or .npz file of this site")
     if not located(path, settings.data).exists():
         raise SettingsError(f"{path}: data = {settings.data!r} does not exist; correct it")
+
+
+def require_ledger(path: Path, settings: SiteFile) -> None:
+    """Raise if the site could answer nothing, because its ledger was changed or cannot be written."""
+    ledger = Ledger(located(path, settings.ledger))
+    try:
+        with ledger.held():
+            pass
+    except LedgerBroken as error:
+        raise SettingsError(f"{error}. Find out who changed it, then move the file away") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: ledger = {settings.ledger!r} cannot be written: {error.strerror}") from None
 
 
 def policy_of(path: Path, settings: SiteFile) -> Policy:

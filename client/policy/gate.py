@@ -12,7 +12,7 @@ from typing import Protocol
 from flwr.app import ArrayRecord, RecordDict
 
 from client.identity import Identity, cache_folder
-from client.policy.ledger import Entry, Held, Ledger, LedgerBroken, What
+from client.policy.ledger import Entry, Ledger, LedgerBroken, What
 from client.policy.policy import Policy
 from client.policy.question import Question
 from client.policy.rules import Declined, check, check_demonstration, is_approved
@@ -103,18 +103,14 @@ class PolicyGate:
         """Bring to disk what is about to leave: of which kind, how many bytes, and their digest."""
         kinds = ", ".join(sorted(content))
         entry = self._entry("sent", question, text=kinds, bytes=size(content), digest=digest_of(content))
-        self._note(lambda held: held.append(entry))
+        self._ledger.note(entry)
 
     def note_refusal(self, question: Question, reason: str) -> None:
         """Bring to disk that a question was not answered."""
         try:
-            self._note(lambda held: held.append(self._entry("declined", question, text=reason)))
-        except (OSError, LedgerBroken) as error:
+            self._ledger.note(self._entry("declined", question, text=reason))
+        except OSError as error:
             _log.error("the ledger cannot be written: %s", error)
-
-    def _note(self, write: Callable[[Held], None]) -> None:
-        with self._ledger.held() as held:
-            write(held)
 
     def _await_approval(self, question: Question) -> None:
         """Wait until somebody at the site has said yes to this run with these settings."""

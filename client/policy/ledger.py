@@ -73,18 +73,29 @@ class Ledger:
     @contextmanager
     def held(self) -> Iterator[Held]:
         """Keep others from writing, so that what is decided from the entries is written beside them."""
+        with self._locked() as file:
+            file.seek(0)
+            read = list(self._read(file.read()))
+            yield Held(file, [entry for entry, _ in read], read[-1][1] if read else START)
+
+    def note(self, entry: Entry) -> None:
+        """Add a line without reading the others: they were, when the question was admitted."""
+        with self._locked() as file:
+            Held(file, [], _digest_of_last(file)).append(entry)
+
+    @contextmanager
+    def _locked(self) -> Iterator[IO[bytes]]:
+        """Open the file, alone, and take off what was being written when the machine stopped."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = not self.path.exists()
         with os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
             if fresh:
                 sync(self.path.parent)
             fcntl.flock(file, fcntl.LOCK_EX)
-            content = file.read()
-            whole = content[: content.rfind(b"\n") + 1]
-            if len(whole) < len(content):
-                file.truncate(len(whole))
-            read = list(self._read(whole))
-            yield Held(file, [entry for entry, _ in read], read[-1][1] if read else START)
+            end = file.seek(0, os.SEEK_END)
+            torn = len(_tail(file, end).rpartition(b"\n")[2])
+            file.truncate(end - torn)
+            yield file
 
     def _read(self, content: bytes) -> Iterator[tuple[Entry, str]]:
         """Yield each entry with the digest of its line."""
@@ -102,6 +113,23 @@ class Ledger:
                 raise LedgerBroken(f"line {number} of {self.path} does not follow on the one before: one is missing")
             before = hashlib.sha256(line).hexdigest()
             yield entry, before
+
+
+def _tail(file: IO[bytes], end: int) -> bytes:
+    """The end of a file from somewhere before its last whole line on."""
+    length = 4096
+    while True:
+        start = max(end - length, 0)
+        file.seek(start)
+        content = file.read(end - start)
+        if start == 0 or content.count(b"\n") > 1:
+            return content
+        length *= 4
+
+
+def _digest_of_last(file: IO[bytes]) -> str:
+    lines = _tail(file, file.seek(0, os.SEEK_END)).splitlines(keepends=True)
+    return hashlib.sha256(lines[-1]).hexdigest() if lines else START
 
 
 class Held:

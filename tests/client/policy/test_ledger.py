@@ -71,6 +71,17 @@ def test_any_line_but_the_last_that_is_changed_or_gone_shows(
         pass
 
 
+def test_noting_a_line_is_the_same_as_appending_it(tmp_path: Path) -> None:
+    texts = ["one", "x" * 5000, "\N{SNOWMAN}" * 9000, "", "last"]
+    appended, noted = write(tmp_path / "appended", *texts), Ledger(tmp_path / "noted")
+    for number, text in enumerate(texts):
+        noted.note(Entry(at=1.0, what="asked", text=text))
+        if number == 2:
+            with noted.path.open("ab") as file:
+                file.write(b"torn " * 3000)
+    assert noted.path.read_bytes() == appended.path.read_bytes()
+
+
 def test_the_head_shows_that_the_end_was_cut_off(tmp_path: Path) -> None:
     ledger = write(tmp_path / "ledger.jsonl", "one", "two")
     noted = ledger.head()
