@@ -48,7 +48,7 @@ class Site:
     ) -> RecordDict:
         """The answer of the site to one message; each is a task of its own, so nothing is remembered in memory."""
         chosen = parse(settings).for_site()
-        model = wire.pack_arrays(self.model(chosen)) if kind == "train" else None
+        model = wire.pack_arrays(self.model(chosen)) if kind in ("train", "evaluate") else None
         task = wire.Task(chosen, round_number, rounds, group=0 if model else None)
         message = Message(wire.pack_task(task, model), 7, kind)
         message.metadata.__dict__["_run_id"] = run
@@ -200,6 +200,18 @@ def test_small_classes_are_left_out_of_a_signature_and_counted(tmp_path: Path) -
     assert (read.card.withheld, read.card.train_samples) == (6, 38)
     with pytest.raises(ValueError, match="not those of the class counts"):
         read.fingerprint.check(replace(read.card, class_counts=(16, 16, 6), withheld=0))
+
+
+@pytest.mark.parametrize("policy", ['{"tests": false}', '{"test_samples": 9}'])
+def test_no_figure_of_a_test_split_leaves_that_the_site_keeps_to_itself(
+    tmp_path: Path, data: Path, policy: str
+) -> None:
+    def tested(one: Site) -> int:
+        content = one.ask("evaluate", SETTINGS, round_number=1)
+        return int(wire.unpack_evaluation(content, classes=2, limit_mb=10).statistics.confusion.sum())
+
+    assert tested(Site(tmp_path / "usual", data)) == 8
+    assert tested(Site(tmp_path / "closed", data, policy=policy)) == 0
 
 
 def test_nothing_leaves_that_is_not_in_the_ledger_first(site: Site) -> None:
