@@ -18,6 +18,8 @@ from client.answers.refusal import reason_of
 from client.answers.round import answer_question, test_round, train_round
 from client.fingerprints import FINGERPRINTS
 from client.identity import identify
+from client.policy.gate import gate_of
+from client.policy.question import Question
 from client.request import Request, data_of, limit_threads
 from common import wire
 
@@ -31,15 +33,23 @@ Answer = Callable[[Request], RecordDict]
 def reply(message: Message, context: Context, answer: Answer) -> Message:
     """Answer a message of Flower's."""
     identity = identify(context.node_config, context.node_id)
+    gate, question = gate_of(identity), None
     try:
-        task = wire.unpack_task(message.content)
+        question = Question(
+            message.metadata.message_type, wire.unpack_task(message.content), str(message.metadata.run_id)
+        )
+        task = gate.admit(question)
         limit_threads(task.settings, identity)
         site = data_of(identity, task, task.round_number)
         content = answer(Request(message.content, task, identity, site, message.metadata.run_id))
+        gate.let_out(question, content)
     except Exception as error:
         # Not left to Flower, whose error reply would carry the text of any exception.
         _log.exception("this request cannot be served")
-        content = wire.pack_refusal(reason_of(error, identity))
+        reason = reason_of(error, identity)
+        content = wire.pack_refusal(reason)
+        if question is not None:
+            gate.note_refusal(question, reason)
     return Message(content, reply_to=message)
 
 

@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
+from client.policy.policy import OPEN, Policy
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -34,10 +36,10 @@ class Identity:
         File with the secret that the sites share and the server does not know (node config `anchor-secret`).
     anchor_sample
         The site's own copy of the public rows or images that anchors are made of (node config `anchor-sample`).
-    least_aggregate, least_noise
-        Runs with a smaller collaboration.aggregate or .noise are refused (node config, with hyphens).
-    schema
-        The site's own copy of the agreed schema; a run with another one is refused (node config `schema`).
+    policy
+        What the site answers (node config `policy`, as JSON); a site of a simulation answers everything.
+    ledger
+        File with what the site was asked and what left it (node config `ledger`); None: beside the cache.
     models
         Folder for the final models (node config `models`); None: as `models_folder` has it.
     memory
@@ -55,9 +57,8 @@ class Identity:
     networks: tuple[str, ...] = ()
     anchor_secret: Path | None = None
     anchor_sample: Path | None = None
-    least_aggregate: int = 1
-    least_noise: float = 0.0
-    schema: Path | None = None
+    policy: Policy = OPEN
+    ledger: Path | None = None
     models: Path | None = None
     memory: Path | None = None
     in_engine: bool = False
@@ -83,14 +84,20 @@ def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
         networks=tuple(name.strip() for name in str(node_config.get("networks", "")).split(",") if name.strip()),
         anchor_secret=_path(node_config.get("anchor-secret")),
         anchor_sample=_path(node_config.get("anchor-sample")),
-        # What is no number raises: a limit that cannot be read must not be passed over.
-        least_aggregate=int(str(node_config.get("least-aggregate", 1))),
-        least_noise=float(str(node_config.get("least-noise", 0.0))),
-        schema=_path(node_config.get("schema")),
+        policy=_policy(node_config, simulated=partition is not None and not node_config.get("data-path")),
+        ledger=_path(node_config.get("ledger")),
         models=_path(node_config.get("models")),
         memory=_path(node_config.get("memory")),
         in_engine=partition is not None and not {"site", "cache", "data-path"} & node_config.keys(),
     )
+
+
+def _policy(node_config: Mapping[str, object], *, simulated: bool) -> Policy:
+    if simulated:
+        return OPEN
+    text = str(node_config.get("policy", ""))
+    # What is none raises: limits that cannot be read must not be passed over.
+    return Policy.model_validate_json(text) if text else Policy()
 
 
 def _path(value: object) -> Path | None:

@@ -21,6 +21,8 @@ from client.identity import Identity, cache_folder
 from client.memory import Memory, open_memory
 from client.methods import SiteMethod, Visit, site_method
 from client.networks import frozen_digest, network_of
+from client.policy.policy import Policy
+from client.policy.rules import Declined
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
 from common.classes import agreed_classes
@@ -61,6 +63,16 @@ class Request:
     def in_round(self, round_number: int) -> Request:
         """The same request to the site as its data are in another round."""
         return replace(self, site=data_of(self.identity, self.task, round_number))
+
+    @property
+    def describable(self) -> Request:
+        """The same request to the site without the classes that are too small to be described."""
+        large = self.site.class_counts >= self.identity.policy.class_samples
+        train = self.site.train[large[self.site.train_labels]]
+        if not len(train):
+            least = self.identity.policy.class_samples
+            raise Declined(f"policy.class_samples = {least}, and no class of this site has as many to train on")
+        return replace(self, site=replace(self.site, train=train))
 
     def embedded(self) -> NDArray[np.float32]:
         """Embeddings of the training samples, float32[n, d]."""
@@ -117,7 +129,17 @@ class Request:
 
 def data_of(identity: Identity, task: wire.Task, round_number: int) -> SiteData:
     """A site's data in a round, as the models of the run read them."""
-    return read_by(task.settings, identity, load_site(identity, task.settings, round_number, task.rounds))
+    site = load_site(identity, task.settings, round_number, task.rounds)
+    return read_by(task.settings, identity, large_enough(site, identity.policy))
+
+
+def large_enough(site: SiteData, policy: Policy) -> SiteData:
+    """The site as its policy lets it learn: not from too few samples, and untested where too few are held out."""
+    if len(site.train) < policy.train_samples:
+        raise Declined(f"policy.train_samples = {policy.train_samples}, and this site has fewer to train on")
+    if not policy.tests or len(site.test) < policy.test_samples:
+        return replace(site, test=site.test[:0])
+    return site
 
 
 def read_by(settings: SiteSettings, identity: Identity, site: SiteData) -> SiteData:

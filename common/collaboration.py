@@ -44,6 +44,7 @@ class Collaboration(Fingerprint):
     """
 
     kind: ClassVar[str] = "collaboration"
+    by_row: ClassVar[bool] = True
     agreement: ClassVar[str] = "the same table schema, settings of [collaboration] and anchor secret"
 
     rows: NDArray[np.float32]

@@ -10,6 +10,7 @@ import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
@@ -487,6 +488,8 @@ def allowed(field: FieldInfo) -> str:
     annotation = field.annotation
     if annotation in (tuple[DriftEvent, ...], Table | None):
         return "a file, or its content as JSON"
+    if NoneType in get_args(annotation):
+        (annotation,) = (one for one in get_args(annotation) if one is not NoneType)
     if choices := [choice for choice in get_args(annotation) if isinstance(choice, str | int)]:
         return "one of " + ", ".join(repr(choice) if choice == "" else str(choice) for choice in choices)
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(

@@ -88,7 +88,9 @@ class Signature(Fingerprint):
         classes = len(card.class_counts)
         if self.classes[-1] >= classes:
             raise InvalidSignature(f"class {int(self.classes[-1])} is not among the {classes} agreed classes")
-        shares = np.array(card.class_counts) / card.train_samples
+        if not any(card.class_counts):
+            raise InvalidSignature("the card names no class that it could be of")
+        shares = np.array(card.class_counts) / sum(card.class_counts)
         present = np.flatnonzero(shares)
         if not np.array_equal(self.classes, present) or not np.allclose(self.shares, shares[present]):
             raise InvalidSignature("its classes and shares are not those of the class counts")

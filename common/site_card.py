@@ -11,6 +11,8 @@ class SiteCard:
     """Site → server, with its first answer: who it is, how much data it has, whether it wants to keep a model.
 
     `weights` is the digest of what its network does not learn, if that is pretrained: hexadecimal, the same everywhere.
+    `withheld` counts the training samples of classes that are too small for the site to name; `class_counts` has 0 for
+    those.
     """
 
     name: str
@@ -21,6 +23,7 @@ class SiteCard:
     faults: tuple[str, ...]
     keeps: bool = False
     weights: str = ""
+    withheld: int = 0
 
 
 class Fingerprint:
@@ -33,6 +36,8 @@ class Fingerprint:
     kind: ClassVar[str]
     # Whether it describes images; a table has none.
     of_images: ClassVar[bool] = False
+    # Whether it has a label for each of the site's samples, so that no class can be left out of its counts.
+    by_row: ClassVar[bool] = False
     # What sites must agree on for their fingerprints to be comparable, in words.
     agreement: ClassVar[str]
 

@@ -59,7 +59,7 @@ services:
       - server:/fed/server
       - ${{COTERIE_RUNS:-./runs}}:/fed/runs
 
-  # Shares the server's network, because whoever reaches the control port may start runs: no site can.
+  # Shares the server's network: the operator's port is on its loopback, where no site reaches it.
   submit:
     <<: *coterie
     profiles: [submit]

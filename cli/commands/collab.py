@@ -75,6 +75,9 @@ def export_site(options: argparse.Namespace) -> int:
     from client.answers.introduction import introduction as introduce
     from client.data import NoUsableData, load_site
     from client.identity import identify
+    from client.policy.gate import as_split_here, gate_of
+    from client.policy.question import Question
+    from client.policy.rules import check_settings
     from client.request import Request
     from common import wire
     from common.bundle import write_bundle
@@ -83,8 +86,11 @@ def export_site(options: argparse.Namespace) -> int:
     identity = identify(_node_config(path, settings), 0)
     run = config.for_site()
     try:
-        site = load_site(identity, run)
-        introduction = introduce(Request(RecordDict(), wire.Task(run, 0, 1), identity, site), "collaboration")
+        task = as_split_here(identity.policy, wire.Task(run, 0, 1))
+        question = Question("query.collaboration", task, "by post")
+        check_settings(identity.policy, question)
+        site = load_site(identity, task.settings)
+        introduction = introduce(Request(RecordDict(), task, identity, site), "collaboration")
     except NoUsableData as error:
         raise SettingsError(str(error)) from None
     for fault in site.faults:
@@ -95,6 +101,10 @@ def export_site(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("dry run: nothing was written")
         return 0
+    try:
+        gate_of(identity).let_out(question, content)
+    except OSError as error:
+        raise SettingsError(f"nothing leaves, because the site's ledger cannot be written: {error}") from None
     out = options.out or Path(f"{identity.name}.bundle")
     size = write_bundle(out, "collaboration", identity.name, content, _signer(path, settings) if options.sign else None)
     print(f"wrote {out}, {megabytes(size)}{', signed' if options.sign else ''}")
@@ -127,6 +137,7 @@ def apply_at_site(options: argparse.Namespace) -> int:
     from client.collaboration import MapIsGone
     from client.data import NoUsableData, load_site
     from client.identity import identify
+    from client.policy.gate import as_split_here
     from client.request import Request
     from common import wire
     from common.bundle import InvalidBundle, read_bundle
@@ -138,7 +149,7 @@ def apply_at_site(options: argparse.Namespace) -> int:
         name, content = read_bundle(options.answer, "answer", limit_mb=RoundSettings().max_message_mb)
         if name != identity.name:
             raise SettingsError(f"{options.answer} is the answer for site {name!r}, not for {identity.name!r}")
-        task = wire.unpack_task(content)
+        task = as_split_here(identity.policy, wire.unpack_task(content))
         request = Request(content, task, identity, load_site(identity, task.settings))
         answer = read_answer(request)
         statistics = apply_answer(answer, request)

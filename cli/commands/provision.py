@@ -12,6 +12,7 @@ from cli.arguments import Subparsers
 from cli.deployment import authority
 from cli.deployment.address import CONTROL_PORT, parse_address
 from cli.deployment.layout import Layout
+from cli.deployment.operator_secret import read_secret
 from cli.deployment.provisioning import provision
 from cli.deployment.start_file import ServerFile, check_site_name, read_start_file
 from common.config import SettingsError
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     server = read_start_file(layout.server_file, ServerFile)
     keys = {path.stem: path for path in sorted((layout.server / server.keys).glob("*.pub"))}
     control = parse_address(server.control, CONTROL_PORT).to_call
-    registered = register_sites(control, layout.server / server.ca, keys)
+    registered = register_sites(control, layout.server / server.ca, read_secret(layout.operator_secret), keys)
     if registered is None:
         print(f"The server is not running; it registers the sites when it starts: coterie server {layout.server_file}")
     elif registered:
@@ -83,7 +84,7 @@ def _remove(layout: Layout, sites: list[str]) -> int:
     control = parse_address(server.control, CONTROL_PORT).to_call
     for site in sites:
         key = layout.server / server.keys / f"{site}.pub"
-        if unregister_site(control, layout.server / server.ca, key) is None:
+        if unregister_site(control, layout.server / server.ca, read_secret(layout.operator_secret), key) is None:
             raise SettingsError(f"no server answers at {control}: start it with `coterie server`, then remove {site}")
         key.unlink()
         print(f"{site}: shut out; to take it in again, remove {layout.kit(site)} and provision it anew, with a new key")

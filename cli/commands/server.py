@@ -13,6 +13,7 @@ from pathlib import Path
 from cli.arguments import Subparsers
 from cli.deployment import authority
 from cli.deployment.address import CONTROL_PORT, FLEET_PORT, Address, parse_address, require_free
+from cli.deployment.operator_secret import SECRET_OPTION, read_secret
 from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
 from common.config import SettingsError
@@ -45,8 +46,9 @@ def run(options: argparse.Namespace) -> int:
         say("--insecure: nothing is encrypted and anybody may take part; only for trials")
     else:
         check_credentials(path, settings)
-    if not control.is_local:
-        say(f"control = {settings.control!r} is open to other machines, and it asks for no password: fence it in")
+        read_secret(located(path, settings.secret))
+    if options.insecure and not control.is_local:
+        say(f"control = {settings.control!r} is open to other machines, and it asks for no secret: fence it in")
     require_free(control, "control")
     require_free(parse_address(settings.listen, FLEET_PORT), "listen")
     if settings.health:
@@ -80,6 +82,7 @@ def services(path: Path, settings: ServerFile, secret: Path, *, insecure: bool) 
     ca = str(located(path, settings.ca))
     # -P: modules that lie in the folder of the start file are not for it.
     link = [sys.executable, "-P", "-m", "cli.deployment.superlink"]
+    link += [] if insecure else [SECRET_OPTION, str(located(path, settings.secret))]
     link += ["--isolation", "process", "--disable-runtime-dependency-installation"]
     link += ["--host", control.host, "--port", str(control.port), "--fleet-api-address", settings.listen]
     link += ["--database", str(located(path, settings.database))]
@@ -151,7 +154,8 @@ class _Gate:
 
         ca = None if self.insecure else located(self.path, self.settings.ca)
         try:
-            new = register_sites(self.control, ca, {file.stem: file for file in self._sound(missing)})
+            secret = "" if self.insecure else read_secret(located(self.path, self.settings.secret))
+            new = register_sites(self.control, ca, secret, {file.stem: file for file in self._sound(missing)})
         except SettingsError as error:
             # Whatever it is, the run that may be under way is worth more.
             say(str(error))

@@ -14,10 +14,11 @@ from pathlib import Path
 from cli.arguments import Subparsers
 from cli.deployment import authority
 from cli.deployment.address import FLEET_PORT, Address, greet, parse_address, require_free
-from cli.deployment.site_start import as_node_config, check_credentials, require_data
+from cli.deployment.site_start import as_node_config, check_credentials, require_data, require_ledger
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
 from client.flower.log_lines import is_admission, is_refusal
+from client.foreign_code import ANY
 from common.config import FlatValue, SettingsError, parse_override
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds between two calls to a server that does not answer
@@ -29,12 +30,15 @@ def register(jobs: Subparsers) -> None:
     parser = jobs.add_parser(
         "site",
         usage="coterie site FILE [FILE …] [--set KEY=VALUE] [--cold] [--insecure]\n"
-        "       coterie site check FILE [CONFIG] [--set KEY=VALUE]",
+        "       coterie site check FILE [CONFIG] [--set KEY=VALUE]\n"
+        "       coterie site ledger FILE\n"
+        "       coterie site approve FILE [RUN]",
         help="take part in a federation as a site, or check a site's data without any network",
         description="Starts Flower's SuperNode and a warm executor for its tasks, starts them again when they die, and "
         "keeps calling a server that does not answer. `coterie site check` only looks at the data, without any "
         "network: what is there, what is broken, what would be sent, and how long an epoch takes; CONFIG is the run's, "
-        "for its class list, encoder and model.",
+        "for its class list, encoder and model. `coterie site ledger` prints what the site was asked and what left it; "
+        "`coterie site approve` lists the runs that wait for a yes, or says yes to one.",
     )
     parser.add_argument(
         "words",
@@ -50,7 +54,10 @@ def register(jobs: Subparsers) -> None:
         help="change a setting of the file, e.g. --set data=/data",
     )
     parser.add_argument(
-        "--cold", action="store_true", help="Flower's own way: a new process that imports torch for every message"
+        "--cold",
+        action="store_true",
+        help="Flower's own way: a new process for every message, which runs the code that came with the run; needs "
+        'foreign_code = ["any"] in site.toml',
     )
     parser.add_argument("--insecure", action="store_true", help="no TLS and no site key: for trials on one machine")
     parser.set_defaults(run=run)
@@ -59,8 +66,8 @@ def register(jobs: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run one or several sites until they are told to end, or check the data of one."""
     changes = dict(parse_override(text) for text in options.set)
-    if options.words[0] == "check":
-        return _check(options.words[1:], changes)
+    if options.words[0] in _ERRANDS:
+        return _ERRANDS[options.words[0]](options.words[1:], changes)
     paths = [Path(word).absolute() for word in options.words]
     sites = {path: read_start_file(path, SiteFile, changes) for path in paths}
     if options.insecure:
@@ -69,11 +76,14 @@ def run(options: argparse.Namespace) -> int:
     if len(set(ports)) < len(ports):
         raise SettingsError(f"port = {max(ports, key=ports.count)} is set for two of these sites: each needs its own")
     callers: dict[Address, _Caller] = {}
+    if options.cold:
+        _require_foreign_code(sites)
     for path, settings in sites.items():
         ca = None if options.insecure else located(path, settings.ca)
         if ca is not None:
             check_credentials(path, settings)
         require_data(path, settings)
+        require_ledger(path, settings)
         require_free(Address("127.0.0.1", settings.port), f"port in {path}")
         server = parse_address(settings.server, FLEET_PORT)
         callers.setdefault(server, _Caller(server, ca)).sites.append(settings.site)
@@ -103,6 +113,27 @@ def _check(words: list[str], changes: Mapping[str, FlatValue]) -> int:
     return check_site(path, read_start_file(path, SiteFile, changes), Path(words[1]) if len(words) == 2 else None)
 
 
+def _ledger(words: list[str], changes: Mapping[str, FlatValue]) -> int:
+    if len(words) != 1:
+        raise SettingsError("write `coterie site ledger FILE`")
+    from cli.deployment.site_ledger import show_ledger
+
+    path = Path(words[0]).absolute()
+    return show_ledger(path, read_start_file(path, SiteFile, changes))
+
+
+def _approve(words: list[str], changes: Mapping[str, FlatValue]) -> int:
+    if len(words) not in (1, 2):
+        raise SettingsError("write `coterie site approve FILE` to see who waits, or `coterie site approve FILE RUN`")
+    from cli.deployment.site_ledger import approve_run
+
+    path = Path(words[0]).absolute()
+    return approve_run(path, read_start_file(path, SiteFile, changes), words[1] if len(words) == 2 else "")
+
+
+_ERRANDS = {"check": _check, "ledger": _ledger, "approve": _approve}
+
+
 def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insecure: bool) -> list[Service]:
     """Return a SuperNode for each site and, unless `cold`, one warm executor for all of them.
 
@@ -128,8 +159,21 @@ def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insec
     return chosen
 
 
+def _require_foreign_code(sites: Mapping[Path, SiteFile]) -> None:
+    """Raise unless all sites run what the coordinator ships: Flower's own process asks nobody."""
+    for path, settings in sites.items():
+        if ANY not in settings.foreign_code:
+            raise SettingsError(
+                f"--cold runs whatever code the coordinator ships, and {path} does not allow that: leave --cold out, "
+                f'or set foreign_code = ["{ANY}"] there'
+            )
+
+
 def _supernode(path: Path, settings: SiteFile, node_config: Path, *, insecure: bool) -> list[str]:
-    node = [program("flower-supernode"), "--superlink", str(parse_address(settings.server, FLEET_PORT))]
+    # -P: modules that lie in the folder of the start file are not for it.
+    own = [sys.executable, "-P", "-m", "cli.deployment.supernode"]
+    node = [program("flower-supernode")] if settings.foreign_code else own
+    node += ["--superlink", str(parse_address(settings.server, FLEET_PORT))]
     node += ["--host", "127.0.0.1", "--port", str(settings.port), "--node-config", str(node_config)]
     node += ["--health-server-address", settings.health] if settings.health else []
     if insecure:

@@ -68,6 +68,12 @@ memory = "memory"
 
 # Local port of the SuperNode; each on one machine needs its own.
 port = 9094
+
+# What this site answers, whatever a run asks for. Without these lines it is careful; `coterie site check` says in words
+# what that means, and `coterie site ledger` what it was asked and what left.
+# [policy]
+# classes = ["benign", "malignant"]     # the exact class list; else that of the first run is kept to
+# approve = "ask"                       # a new run waits until somebody here says `coterie site approve site.toml RUN`
 """
 
 

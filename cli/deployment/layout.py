@@ -33,6 +33,10 @@ class Layout:
         """The operator's FLWR_HOME."""
         return self.root / "operator"
 
+    @property
+    def operator_secret(self) -> Path:
+        return self.operator / "secret"
+
     def public_key(self, site: str) -> Path:
         return self.server / "keys" / f"{site}.pub"
 

@@ -10,6 +10,7 @@ from cli.deployment import authority
 from cli.deployment.address import CONTROL_PORT, FLEET_PORT, Address, check_host, parse_address
 from cli.deployment.kit import operator_file, read_me, server_file, site_file
 from cli.deployment.layout import Layout
+from cli.deployment.operator_secret import new_operator_secret
 from cli.deployment.start_file import ServerFile, read_start_file
 from common.config import SettingsError
 
@@ -40,7 +41,7 @@ def provision(
         _refuse_missing_names(certificate_path, settings)
     _make_folders(layout)
     made = [*_ensure_authority(layout, now), *_ensure_server(layout, settings, now)]
-    made += _ensure_operator(layout, parse_address(control, CONTROL_PORT))
+    made += _ensure_operator(layout, parse_address(control, CONTROL_PORT), settings)
     for site in sites:
         made.append(_ensure_site(layout, settings.address, site))
     return made
@@ -141,7 +142,23 @@ def _ensure_server(layout: Layout, settings: ServerFile, now: datetime) -> list[
     return made
 
 
-def _ensure_operator(layout: Layout, control: Address) -> list[str]:
+def _ensure_operator(layout: Layout, control: Address, settings: ServerFile) -> list[str]:
+    return [*_ensure_secret(layout, layout.server / settings.secret), *_ensure_connection(layout, control)]
+
+
+def _ensure_secret(layout: Layout, server: Path) -> list[str]:
+    """The server and its operator have the same secret; who lost one copies it from the other."""
+    if server.exists() and layout.operator_secret.exists():
+        return []
+    known = next((path.read_bytes() for path in (server, layout.operator_secret) if path.exists()), None)
+    content = known or new_operator_secret()
+    for path in (server, layout.operator_secret):
+        if not path.exists():
+            authority.create_file(path, content, 0o600)
+    return [f"made {layout.operator_secret}: who shows it to the server may start runs and read their logs"]
+
+
+def _ensure_connection(layout: Layout, control: Address) -> list[str]:
     path = layout.operator / "config.toml"
     if path.exists():
         return []

@@ -18,7 +18,7 @@ from server.flower.control import Control, SuperLinkAway, SuperLinkRefuses, conn
 Answer = TypeVar("Answer")
 
 
-def register_sites(control: Address, ca: Path | None, keys: Mapping[str, Path]) -> list[str] | None:
+def register_sites(control: Address, ca: Path | None, secret: str, keys: Mapping[str, Path]) -> list[str] | None:
     """Register public keys under the names of their sites; return the names that are new to the SuperLink.
 
     Keys that the SuperLink has or had are left alone: one that the operator unregistered stays out. None if no
@@ -30,6 +30,8 @@ def register_sites(control: Address, ca: Path | None, keys: Mapping[str, Path]) 
         Of the SuperLink's Control API.
     ca
         Certificate of the federation's authority; None: without TLS.
+    secret
+        The operator's; empty: the SuperLink asks for none.
     keys
         Site name → file with its public key.
     """
@@ -49,10 +51,10 @@ def register_sites(control: Address, ca: Path | None, keys: Mapping[str, Path]) 
                 new.append(name)
         return new
 
-    return _talk(control, ca, register)
+    return _talk(control, ca, secret, register)
 
 
-def unregister_site(control: Address, ca: Path | None, key: Path) -> bool | None:
+def unregister_site(control: Address, ca: Path | None, secret: str, key: Path) -> bool | None:
     """Shut out the site with this public key for good; return whether it was in. None if no SuperLink answers."""
     public = key_bytes(read_public_key(key))
 
@@ -63,14 +65,14 @@ def unregister_site(control: Address, ca: Path | None, key: Path) -> bool | None
         superlink.unregister(site)
         return True
 
-    return _talk(control, ca, unregister)
+    return _talk(control, ca, secret, unregister)
 
 
-def _talk(control: Address, ca: Path | None, errand: Callable[[Control], Answer]) -> Answer | None:
+def _talk(control: Address, ca: Path | None, secret: str, errand: Callable[[Control], Answer]) -> Answer | None:
     if greet(control, ca):
         return None
     try:
-        with connected(str(control), ca) as superlink:
+        with connected(str(control), ca, secret) as superlink:
             return errand(superlink)
     except SuperLinkAway:
         return None

@@ -12,6 +12,7 @@ from pathlib import Path
 # Before the encoder's libraries are imported: weights are looked for on this machine alone.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import numpy as np
 import torch
 
 from cli.deployment import authority
@@ -22,7 +23,12 @@ from client.data.samples import ImageSamples
 from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder, identify, models_folder
 from client.networks import network_of
-from client.request import read_by
+from client.policy.gate import ledger_of
+from client.policy.ledger import LedgerBroken
+from client.policy.question import Question
+from client.policy.rules import Declined, check
+from client.policy.words import in_words
+from client.request import large_enough, read_by
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
@@ -30,6 +36,7 @@ from common.encoders import HEADS
 from common.models import get_state, set_state
 from common.networks import build_for
 from common.readable import duration, megabytes
+from common.wire import Task
 
 _TIMED_BATCHES = 4
 _TIMED_EMBEDDINGS = 32
@@ -41,14 +48,17 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     require_data(path, settings)
     identity = identify(tomllib.loads(as_node_config(path, settings)), 0)
     run = _run_settings(identity, config_path)
-    problems: list[str] = []
+    problems = _declined(identity, config_path)
     try:
-        site = read_by(run, identity, load_site(identity, run))
-    except NoUsableData as error:
+        site = read_by(run, identity, large_enough(load_site(identity, run), identity.policy))
+    except (NoUsableData, Declined) as error:
         print(error)
         return 1
     for line in _describe_data(site, identity, assumed=config_path is None):
         print(line)
+    if identity.data_path is not None:
+        for line in in_words(identity.policy):
+            print(line)
     device = default_device()
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else f", {torch.cuda.get_device_name()}"
     print(f"device: {device.type}{threads}", flush=True)
@@ -58,7 +68,8 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
         except EncoderError as error:
             problems.append(str(error))
         else:
-            print(_describe_signature(encoder, site, run.encoder.batch_size), flush=True)
+            least = identity.policy.class_samples
+            print(_describe_signature(encoder, site, run.encoder.batch_size, least), flush=True)
     if not problems or run.train.model not in HEADS:
         epoch = measure_epoch(site, run, identity)
         print(
@@ -79,6 +90,25 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     for problem in problems:
         print(f"PROBLEM: {problem}")
     return 1 if problems else 0
+
+
+def _declined(identity: Identity, config_path: Path | None) -> list[str]:
+    """Why the site's policy would decline a run, if there is one to hold against it."""
+    if config_path is None or identity.data_path is None:
+        return []
+    from server.methods import get_method, settle
+
+    config = settle(load(config_path))
+    method = get_method(config.method)
+    kinds = ["train", f"query.{method.fingerprint or 'hello'}"]
+    task = Task(config.for_site(), 0, config.rounds, rule=method.rule)
+    try:
+        entries = ledger_of(identity).entries()
+        for kind in kinds:
+            check(identity.policy, Question(kind, task, "this one"), entries, time.time())
+    except (Declined, LedgerBroken) as error:
+        return [f"this site would decline the run: {error}"]
+    return []
 
 
 def _what_it_reads(run: SiteSettings) -> str:
@@ -133,11 +163,11 @@ def _describe_data(site: SiteData, identity: Identity, *, assumed: bool) -> Iter
         yield "nothing is broken"
 
 
-def _describe_signature(encoder: Encoder, site: SiteData, batch_size: int) -> str:
-    present = int((site.class_counts > 0).sum())
-    counts = ", ".join(
-        f"{name} {count}" for name, count in zip(site.classes, site.class_counts.tolist(), strict=True) if count
-    )
+def _describe_signature(encoder: Encoder, site: SiteData, batch_size: int, least: int) -> str:
+    told = np.where(site.class_counts >= least, site.class_counts, 0)
+    present, withheld = int((told > 0).sum()), int(site.class_counts.sum() - told.sum())
+    counts = ", ".join(f"{name} {count}" for name, count in zip(site.classes, told.tolist(), strict=True) if count)
+    counts += f"; {withheld} in classes of fewer than {least}, which are not named" if withheld else ""
     return (
         f"encoder: {encoder.name} at {encoder.size} px, {encoder.dimension} numbers per image\n"
         f"signature it would send (methods that ask for one): {present} classes × {encoder.dimension}, "

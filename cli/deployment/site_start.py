@@ -7,6 +7,8 @@ from pathlib import Path
 from cli.deployment import authority
 from cli.deployment.start_file import SiteFile, located
 from cli.toml_text import toml_value
+from client.policy.ledger import Ledger, LedgerBroken
+from client.policy.policy import Policy
 from common.config import FlatValue, SettingsError
 
 
@@ -26,6 +28,26 @@ def require_data(path: Path, settings: SiteFile) -> None:
         raise SettingsError(f"{path}: data = {settings.data!r} does not exist; correct it")
 
 
+def require_ledger(path: Path, settings: SiteFile) -> None:
+    """Raise if the site could answer nothing, because its ledger was changed or cannot be written."""
+    if settings.partitions:
+        return
+    ledger = Ledger(located(path, settings.ledger))
+    try:
+        with ledger.held():
+            pass
+    except LedgerBroken as error:
+        raise SettingsError(f"{error}. Find out who changed it, then move the file away") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: ledger = {settings.ledger!r} cannot be written: {error.strerror}") from None
+
+
+def policy_of(path: Path, settings: SiteFile) -> Policy:
+    """The policy of a start file, with the whole path of its schema."""
+    schema = settings.policy.agreed_schema
+    return settings.policy.model_copy(update={"agreed_schema": str(located(path, schema))} if schema else {})
+
+
 def as_node_config(path: Path, settings: SiteFile) -> str:
     """Return what the ClientApp will know of its site, as Flower's node config in TOML."""
     entries: dict[str, FlatValue] = {"site": settings.site}
@@ -38,14 +60,14 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
         ("network-weights", settings.network_weights),
         ("anchor-secret", settings.anchor_secret),
         ("anchor-sample", settings.anchor_sample),
-        ("schema", settings.agreed_schema),
+        ("ledger", settings.ledger),
     ):
         if value:
             entries[key] = str(located(path, value))
-    entries |= {"least-aggregate": settings.least_aggregate} if settings.least_aggregate > 1 else {}
     # Flower's node config has no lists.
     entries |= {"networks": ",".join(settings.networks)} if settings.networks else {}
-    entries |= {"least-noise": settings.least_noise} if settings.least_noise else {}
+    entries["policy"] = policy_of(path, settings).model_dump_json()
+    entries |= {"foreign-code": ",".join(settings.foreign_code)} if settings.foreign_code else {}
     if settings.partitions:
         entries |= {"partition-id": settings.partition, "num-partitions": settings.partitions}
     return "".join(f"{key} = {toml_value(value)}\n" for key, value in entries.items())

@@ -10,6 +10,8 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from client.foreign_code import check_foreign_code
+from client.policy.policy import Policy
 from common.config import FlatValue, Names, SettingsError, allowed
 from common.section import Section
 from common.site_name import RULE, is_site_name
@@ -30,12 +32,13 @@ class ServerFile(Section):
     listen: str = Field("0.0.0.0:9092", description="where the SuperLink listens for sites (gRPC)")
     control: str = Field(
         "127.0.0.1:8000",
-        description="where it listens for the operator (HTTP); it asks for no password, so keep it local",
+        description="where it listens for the operator (HTTP), who shows the secret",
     )
     health: str = Field("127.0.0.1:9095", description="gRPC health endpoint, without TLS; empty: none")
     certificate: str = Field("server.crt", description="certificate of the server")
     key: str = Field("server.key", description="private key of the server")
     ca: str = Field("ca.crt", description="certificate of the federation's authority")
+    secret: str = Field("operator.secret", description="what the operator must show; readable by its owner alone")
     keys: str = Field("keys", description="folder with the public key of every site, NAME.pub")
     database: str = Field("state.db", description="what the SuperLink must not forget: sites, runs, messages")
 
@@ -64,10 +67,9 @@ class SiteFile(Section):
         "", description="methods dc-cfl and dc: file with the secret that all sites share and the server does not know"
     )
     anchor_sample: str = Field("", description="public rows or images for collaboration.anchors = interpolated")
-    least_aggregate: int = Field(1, ge=1, description="runs with a smaller collaboration.aggregate are refused")
-    least_noise: float = Field(0.0, ge=0, description="runs with a smaller collaboration.noise are refused")
-    agreed_schema: str = Field(
-        "", description="dc-cfl and dc: the agreed table schema; a run with another one is refused"
+    foreign_code: Names = Field(
+        (),
+        description="SHA-256 of bundles that may run here in the place of the site's own code, with all its rights",
     )
     ca: str = Field("ca.crt", description="certificate of the federation's authority")
     key: str = Field("site.key", description="the site's private key; readable by its owner alone")
@@ -78,10 +80,13 @@ class SiteFile(Section):
     )
     partition: int = Field(0, ge=0, description="for demonstrations: which share of the run's common data set this is")
     partitions: int = Field(0, ge=0, description="for demonstrations: number of shares; 0: the site has its own data")
+    ledger: str = Field("ledger.jsonl", description="file with what the site was asked and what left it")
+    policy: Policy = Field(Policy(), description="what the site answers, whatever a run asks for")
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
         check_site_name(self.site)
+        check_foreign_code(self.foreign_code)
         if self.partitions and self.data:
             raise ValueError("data and partitions exclude each other: a site has its own data or a demonstration share")
         if self.partition and self.partition >= self.partitions:
@@ -98,21 +103,37 @@ def read_start_file(path: Path, model: type[StartFile], changes: Mapping[str, Fl
     `changes` win over what the file says.
     """
     try:
-        table: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) | dict(changes or {})
+        table = _changed(tomllib.loads(path.read_text(encoding="utf-8")), changes or {})
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}; `coterie provision` makes such files") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
-    known = model.model_fields
-    for key, value in table.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise SettingsError(f"{path}: unknown setting {key} = {value!r}; {hint}")
+    _refuse_unknown(path, table, model)
     try:
         return model.model_validate(table)
     except ValidationError as error:
         raise SettingsError("\n".join(f"{path}: {_explain(item, model)}" for item in error.errors())) from None
+
+
+def _changed(table: dict[str, Any], changes: Mapping[str, FlatValue]) -> dict[str, Any]:
+    """A table with other values for some of its keys; `policy.rounds` is a key of the table `policy`."""
+    changed = dict(table)
+    for key, value in changes.items():
+        section, dot, name = key.partition(".")
+        changed[section] = {**changed.get(section, {}), name: value} if dot else value
+    return changed
+
+
+def _refuse_unknown(path: Path, table: Mapping[str, Any], model: type[Section], prefix: str = "") -> None:
+    known = model.model_fields
+    for key, value in table.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(known)}"
+            raise SettingsError(f"{path}: unknown setting {prefix}{key} = {value!r}; {hint}")
+        inner = known[key].annotation
+        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, Section):
+            _refuse_unknown(path, value, inner, f"{prefix}{key}.")
 
 
 def located(start_file: Path, value: str) -> Path:
@@ -121,8 +142,16 @@ def located(start_file: Path, value: str) -> Path:
 
 
 def _explain(item: Any, model: type[Section]) -> str:
-    key = next((part for part in item["loc"] if isinstance(part, str)), "")
-    field = model.model_fields.get(key)
+    names = [part for part in item["loc"] if isinstance(part, str)]
+    field, key = None, ""
+    for name in names:
+        if name not in model.model_fields:
+            break
+        field, key = model.model_fields[name], f"{key}.{name}".lstrip(".")
+        inner = field.annotation
+        if not (isinstance(inner, type) and issubclass(inner, Section)):
+            break
+        model = inner
     if field is None:
         return str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":

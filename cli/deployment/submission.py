@@ -9,7 +9,9 @@ import tomllib
 from pathlib import Path
 
 from cli.deployment.address import CONTROL_PORT, greet, parse_address
+from cli.deployment.authority import create_file
 from cli.deployment.layout import Layout
+from cli.deployment.operator_secret import read_secret
 from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import flower_environment, program, say
 from cli.toml_text import settings_toml
@@ -86,8 +88,21 @@ class _Follower:
         table = tomllib.loads((layout.operator / "config.toml").read_text(encoding="utf-8"))
         self._control = parse_address(table["superlink"][self._connection]["address"], CONTROL_PORT)
         self._ca = None if insecure else layout.operator / "ca.crt"
+        if not insecure:
+            self._show_secret(layout, table["superlink"][self._connection]["address"])
         self._environment = flower_environment(layout.operator) | {"FLWR_HOME": str(layout.operator)}
         self._run_id = ""
+
+    @staticmethod
+    def _show_secret(layout: Layout, address: str) -> None:
+        """Write the secret where Flower's `flwr` looks for it, under the address that it calls."""
+        from server.flower.control import operator_credentials
+
+        path = layout.operator / "credentials.yaml"
+        text = operator_credentials(address, read_secret(layout.operator_secret))
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.unlink(missing_ok=True)
+            create_file(path, text.encode(), 0o600)
 
     def submit(self, settings: Path) -> int:
         """Return 0 once the log of the run is complete."""

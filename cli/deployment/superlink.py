@@ -1,5 +1,8 @@
 """Flower's SuperLink, with patience for its own database: `python -m cli.deployment.superlink` takes the same options.
 
+One more, and before them: `--operator-secret-file FILE`. Who cannot show what is in it can neither start a run nor read
+a log, though the port is open to every account of this machine.
+
 Every request of a site is a transaction or two of an SQLite database, one at a time. Where many sites answer together
 on a busy machine, a transaction may wait for more than the five seconds that Flower grants, or for one of the fifteen
 connections. It then refuses the request, and the message that was on its way is lost: the run waits for that site until
@@ -8,6 +11,10 @@ connections. It then refuses the request, and the message that was on its way is
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+from cli.deployment.operator_secret import SECRET_OPTION, read_secret
 from server.flower import superlink
 
 _PATIENCE = 25.0  # seconds; less than the 30 after which the ServerApp asks again, while the first answer gets lost
@@ -16,6 +23,9 @@ _CONNECTIONS = 64
 
 def main() -> None:
     """Run Flower's `flower-superlink`."""
+    if sys.argv[1:2] == [SECRET_OPTION]:
+        superlink.ask_for(read_secret(Path(sys.argv[2])))
+        del sys.argv[1:3]
     superlink.be_patient(_PATIENCE, _CONNECTIONS)
     superlink.run_superlink()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+import numpy as np
 from flwr.app import RecordDict
 
 from client.data.samples import TableSamples
@@ -14,6 +15,7 @@ from client.networks import frozen_digest, network_of
 from client.request import Request
 from client.watching import remember_description
 from common import wire
+from common.fingerprint import KINDS
 
 _log = logging.getLogger("coterie")
 
@@ -31,15 +33,22 @@ def introduce(request: Request, kind: str) -> RecordDict:
 def introduction(request: Request, kind: str) -> wire.Introduction:
     """What a site says of itself, with a fingerprint of one kind."""
     start = time.perf_counter()
-    described = FINGERPRINTS[kind](request)
+    by_row = KINDS[kind].by_row
+    described = FINGERPRINTS[kind](request if by_row else request.describable)
     # Before the answer goes out: what was said must be known, when the server goes by it.
     remember_description(request)
-    return wire.Introduction(card_of(request), described, time.perf_counter() - start)
+    return wire.Introduction(card_of(request, by_row=by_row), described, time.perf_counter() - start)
 
 
-def card_of(request: Request) -> wire.SiteCard:
-    """The card of a site; files that cannot be used are named in its own log alone."""
+def card_of(request: Request, *, by_row: bool = False) -> wire.SiteCard:
+    """The card of a site; files that cannot be used are named in its own log alone.
+
+    Of classes that are too small to be described only the sum of their samples is told, unless the fingerprint has a
+    label for each row.
+    """
     site, identity = request.site, request.identity
+    least = 1 if by_row else identity.policy.class_samples
+    counts = np.where(site.class_counts >= least, site.class_counts, 0)
     named = tuple(f"{fault.name}: {fault.reason}" for fault in site.faults)
     done = "stood in for" if isinstance(site.samples, TableSamples) else "skipped"
     for fault in named:
@@ -48,7 +57,8 @@ def card_of(request: Request) -> wire.SiteCard:
         name=site.name,
         train_samples=len(site.train),
         test_samples=len(site.test),
-        class_counts=tuple(int(count) for count in site.class_counts),
+        class_counts=tuple(int(count) for count in counts),
+        withheld=int(site.class_counts.sum() - counts.sum()),
         fault_count=len(site.faults),
         # Simulated sites share one data set on one machine: the first of them reports it, by name.
         faults=named if identity.is_simulated else (),

@@ -6,17 +6,18 @@ their kind leaves.
 
 from __future__ import annotations
 
-from client.collaboration import MapIsGone, Unacceptable
+from client.collaboration import MapIsGone
 from client.data import NoUsableData
 from client.encoder import EncoderError
 from client.identity import Identity
+from client.policy.rules import Declined
 from client.training import TrainingDiverged
 from common import wire
 from common.config import SettingsError
 from common.own_network import NetworkError
 
 # Errors that speak of settings and models, never of a site's data.
-_PUBLIC = (EncoderError, NetworkError, TrainingDiverged, Unacceptable, wire.WireError)
+_PUBLIC = (EncoderError, NetworkError, TrainingDiverged, Declined, wire.WireError)
 _KINDS = {
     MapIsGone: "its private map is gone",
     NoUsableData: "no usable data",

@@ -14,7 +14,6 @@ from client.collaboration.anchors import (
     shared_secret,
     uniform_anchors,
 )
-from client.collaboration.limits import Unacceptable, check_limits
 from client.collaboration.outgoing import aggregated, blurred
 from client.collaboration.projection import projected
 from client.collaboration.validation import held_out_groups, held_out_rows
@@ -53,7 +52,6 @@ class Collaborator:
 
     def offer(self) -> Collaboration:
         """What the site sends, once."""
-        check_limits(self._identity, self._settings)
         settings = self._settings.of(CollaborationSettings)
         rows = self._rows(self._site.samples, self._site.train)
         anchors = self._anchors(rows.shape[1])
@@ -165,4 +163,4 @@ class Collaborator:
         return projected(vectors, settings.of(CollaborationSettings).projection, settings.seed)
 
 
-__all__ = ["Collaborator", "MapIsGone", "Unacceptable"]
+__all__ = ["Collaborator", "MapIsGone"]

@@ -59,6 +59,8 @@ class SiteData:
         Sorted positions in `samples`.
     faults
         What the source has but nobody can use.
+    split_seed
+        What decides which of its samples are on which side: the run's seed, or the site's own.
     """
 
     name: str
@@ -68,6 +70,7 @@ class SiteData:
     test: NDArray[np.int64]
     faults: tuple[Fault, ...]
     _pixels: NDArray[np.uint8] = field(repr=False)
+    split_seed: int = 0
     _alterations: tuple[Alteration, ...] = field(default=(), repr=False)
     # Positions in `samples` → what a frozen encoder makes of them; None: models read the samples themselves.
     _embed: Callable[[SiteData, Index], NDArray[np.float32]] | None = field(default=None, repr=False)
@@ -145,7 +148,8 @@ def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0,
     """
     cache = cache_folder(identity, settings.cache)
     if identity.data_path is not None:
-        return _load_own(identity.name, identity.data_path, settings, cache)
+        own = identity.policy.split_seed
+        return _load_own(identity.name, identity.data_path, settings, settings.seed if own is None else own, cache)
     if identity.partition is None:
         # A path named by the server must never be opened on a site's disk.
         raise SettingsError(f"site {identity.name} has no data: set data-path in the node config of its SuperNode")
@@ -165,12 +169,12 @@ def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0,
 # --- a site with data of its own -------------------------------------------------------------------------------
 
 
-def _load_own(name: str, path: Path, settings: SiteSettings, cache: Path) -> SiteData:
+def _load_own(name: str, path: Path, settings: SiteSettings, seed: int, cache: Path) -> SiteData:
     if settings.drift:
         _say_that_drift_is_simulated_only(name)
     if settings.data.watch:
-        return _read_own(name, path, settings.data, settings.seed, cache)[0]
-    loaded, complete = _kept_own(name, path, settings.data, settings.seed, cache)
+        return _read_own(name, path, settings.data, seed, cache)[0]
+    loaded, complete = _kept_own(name, path, settings.data, seed, cache)
     if not complete:
         # What a failing disk hid may be there next time.
         _kept_own.cache_clear()
@@ -188,7 +192,7 @@ def _read_own(name: str, path: Path, data: DataSettings, seed: int, cache: Path)
         )
     parted = _split_for_good if data.watch else _split
     train, test = parted(samples, share, data.test_fraction, seed, name)
-    loaded = SiteData(name, agreed_classes(data), samples, train, test, faults, decoded.pixels)
+    loaded = SiteData(name, agreed_classes(data), samples, train, test, faults, decoded.pixels, seed)
     return loaded, not any(failure.temporary for failure in decoded.failures.values())
 
 
@@ -236,6 +240,7 @@ def _load_share(
         # One common data set, one report of what is wrong with it.
         faults=_faults(samples, decoded) if index == 0 else (),
         _pixels=decoded.pixels,
+        split_seed=deal.seed,
         _alterations=alterations,
     )
 

@@ -1,12 +1,12 @@
 """The warm executor: runs the tasks of local SuperNodes without starting Python and torch anew for every message.
 
-Flower starts a process per message, which imports torch again. Here one process per host imports the libraries once
+Flower starts a process per message, which imports torch again. Here one process per host imports everything once
 (`preload`), asks each local SuperNode (started with `--isolation process`) for tasks (`supernode`), and forks a child
 per task (`child`). `serving` is the loop around these; `python -m client.executor` starts it. Linux only.
 
-The child runs the app from the bundle that the run was submitted with, as Flower's own process would, so that server
-and sites agree. Therefore only third-party libraries are preloaded, and what the executor itself imported of the
-project is forgotten in the child: with torch loaded, importing the bundle costs a tenth of a second.
+A site runs its own code: the child calls the app that is installed here, imported before the fork, and the bundle that
+the run was submitted with stays closed (`code`). Only a bundle whose SHA-256 stands in the site's start file is run, as
+Flower's own process would; then what was imported of the project is forgotten first.
 
 A child fetches its message first and then waits for its turn: a SuperNode hands a task out before it has all of the
 message, and a core that waits for the network is lost.

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from client.executor.capacity import capacity, free_gpu_memory
 from client.executor.child import Turn
+from client.executor.code import choose
 from client.executor.preload import preload
 from client.executor.serving import serve
 from client.executor.supernode import SuperNode
-from client.flower.bundle import run_bundle
+from client.flower.bundle import run_task
 from client.flower.runtime import Link, Task
 
 _log = logging.getLogger("coterie.executor")
@@ -76,7 +77,7 @@ def log_to_stderr() -> None:
 
 
 def _run_task(task: Task, link: Link, turn: Turn) -> None:
-    run_bundle(task, link, turn.wait)
+    run_task(task, link, turn.wait, choose)
 
 
 def _parser() -> argparse.ArgumentParser:

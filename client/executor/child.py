@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import logging
 import os
 import select
@@ -21,7 +20,6 @@ from client.flower.runtime import Task
 READY = signal.SIGUSR1  # to the executor, from a child that has its message
 
 _INPUT = 10.0  # seconds after which a task that still waits for its message is not counted; another may be claimed
-_PROJECT = ("client", "common", "server", "cli")
 _PR_SET_PDEATHSIG = 1
 _CRASHED = 70  # exit code of a child that Flower's code did not bring to an end
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -123,7 +121,6 @@ def _become_task(parent: int, work: Callable[[], None]) -> NoReturn:
         # Out of reach of Ctrl-C in a terminal, and SIGTERM stays blocked: see the package's own words.
         os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGCHLD))
-        _forget_project()
         work()
         code = 0
     except SystemExit as leaving:
@@ -143,10 +140,3 @@ def _die_with(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
         os._exit(_CRASHED)
-
-
-def _forget_project() -> None:
-    """Make room for the bundle's own `client` and `common`: a module that is imported already wins over any path."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in _PROJECT]:
-        del sys.modules[name]
-    importlib.invalidate_caches()

@@ -1,4 +1,4 @@
-"""The libraries that are imported once, before the first fork."""
+"""What is imported once, before the first fork: libraries, and the site's own code."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ PRELOADED = (
     "torchvision.datasets",
 )
 
+APP = "client.app"
+
 
 def preload() -> None:
-    """Import the libraries, and keep the garbage collector from touching (and so copying) them in every child."""
+    """Import all, and keep the garbage collector from touching (and so copying) it in every child."""
     # It would look at a million new objects again and again, a seventh of the time that imports take.
     gc.disable()
-    for name in PRELOADED:
+    for name in (*PRELOADED, APP):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

@@ -6,11 +6,13 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flwr.app import Context, Message
 from flwr.cli.install import install_from_fab
 from flwr.common.constant import APP_DIR, FAB_HASH_TRUNCATION
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
@@ -22,18 +24,38 @@ from client.flower.runtime import Link, Task, header_of
 
 _FIRST_RETRY, _LONGEST_RETRY = 0.1, 1.0  # seconds until a part of a message is asked for again; Flower waits up to 10
 
+App = Callable[[Message, Context], Message]
 
-def run_bundle(task: Task, link: Link, wait: Callable[[bytes], None]) -> None:
-    """Run a task from the bundle that its run was submitted with; ends with SystemExit.
 
-    Once its message is there, `wait` is called with the message's header, and returns when the task may compute.
+@dataclass(frozen=True)
+class Shipped:
+    """The app that a run was submitted with, as the SuperLink calls it; `digest` is the SHA-256 of its bundle."""
+
+    app: str
+    version: str
+    digest: str
+
+
+# Given what was shipped and the site's node config: the app that answers; None: the one in the bundle.
+Choose = Callable[[Shipped, Mapping[str, object]], App | None]
+
+
+def run_task(task: Task, link: Link, wait: Callable[[bytes], None], choose: Choose) -> None:
+    """Run a task; ends with SystemExit.
+
+    Once its message is there, `choose` says whose code answers it, and `wait` is called with the message's header; it
+    returns when the task may compute. A bundle that does not answer is never unpacked.
     """
     pull = flower.pull_task_input
 
     def pull_and_wait(client: RuntimeHttpClient) -> Any:
-        pulled = pull(client)
-        wait(header_of(pulled[0]))
-        return pulled
+        message, context, run, fab = pull(client)
+        shipped = Shipped(run.fab_id, run.fab_version, hashlib.sha256(fab.content).hexdigest())
+        own = choose(shipped, context.node_config)
+        if own is not None:
+            _put_in_place_of_the_bundle(own)
+        wait(header_of(message))
+        return message, context, run, fab
 
     patient = partial(
         pull_and_inflate_object_from_tree,
@@ -51,6 +73,16 @@ def run_bundle(task: Task, link: Link, wait: Callable[[bytes], None]) -> None:
         token=task.token,
         insecure=link.certificates is None,
         certificates=link.certificates,
+        runtime_dependency_install=False,
+    )
+
+
+def _put_in_place_of_the_bundle(own: App) -> None:
+    """Have Flower's code call `own`, whatever it was given to install and to load."""
+    flower.__dict__.update(
+        install_from_fab=lambda *_, **__: None,
+        get_project_dir=lambda *_: None,
+        get_load_client_app_fn=lambda **_: lambda *__: own,
     )
 
 

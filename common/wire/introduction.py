@@ -54,6 +54,7 @@ def pack_introduction(introduction: Introduction) -> RecordDict:
                     "faults": list(card.faults[:_MAX_FAULTS_NAMED]),
                     "keeps": card.keeps,
                     "weights": card.weights,
+                    "withheld": card.withheld,
                     "seconds": introduction.seconds,
                 }
             )
@@ -96,9 +97,10 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
         faults=tuple(plain_text(fault) for fault in faults[:_MAX_FAULTS_NAMED]),
         keeps=truth(config, "keeps"),
         weights=weights,
+        withheld=count(config, "withheld") if "withheld" in config else 0,
     )
-    if sum(card.class_counts) != card.train_samples:
-        raise WireError(f"class counts sum to {sum(card.class_counts)}, not to {card.train_samples} training samples")
+    if (total := sum(card.class_counts) + card.withheld) != card.train_samples:
+        raise WireError(f"class counts sum to {total}, not to {card.train_samples} training samples")
     described = None if fingerprint is None else _unpack_fingerprint(content, fingerprint, card)
     return Introduction(card, described, number(config, "seconds"))
 

@@ -26,13 +26,14 @@ WriteTask = Callable[[int, Member | None], wire.Task]
 
 @dataclass(frozen=True)
 class _Node:
-    """A connected node of which nothing else is known yet."""
+    """A connected node that has not said yet who it is; `registered` is the name that its key stands for, if any."""
 
     node_id: int
+    registered: str = ""
 
     @property
     def name(self) -> str:
-        return f"node {self.node_id}"
+        return self.registered or f"node {self.node_id}"
 
 
 class Enrolment:
@@ -65,6 +66,8 @@ class Enrolment:
         # Nodes that are not asked again: what they said was wrong, or they failed too often.
         self._turned_away: set[int] = set()
         self._failures: Counter[int] = Counter()
+        # Node → the name that its key is registered under, where nodes prove who they are.
+        self._registered: dict[int, str] = {}
         self._reasons: Counter[str] = Counter()
 
     def strangers(self, grid: StreamingGrid) -> list[int]:
@@ -89,17 +92,17 @@ class Enrolment:
 
         def fail(node: Addressee, failure: Failure) -> None:
             if failure.is_wrong:
-                self._turn_away(node.node_id, round_number, failure.reason)
+                self._turn_away(node, round_number, failure.reason)
             else:
                 self._failures[node.node_id] += 1
-                self._put_off(node.node_id, round_number, failure.reason)
+                self._put_off(node, round_number, failure.reason)
 
-        asked = [_Node(node) for node in nodes]
-        for node, introduction in self._ask("enrol", grid, asked, round_number, timeout, fail):
+        asked = self._nodes(grid, nodes)
+        for node, introduction in self._ask("enrol", grid, asked, round_number, timeout, fail, _own_name):
             name = introduction.card.name
             if name in found or self._is_connected(name, grid):
                 # Perhaps the same site, restarted, whose old node is not yet known to be gone.
-                self._put_off(node.node_id, round_number, _clash(name))
+                self._put_off(node, round_number, _clash(name))
                 continue
             found[name] = (introduction, node.node_id)
         return self._comparable(self._alike(found, round_number), round_number)
@@ -124,13 +127,15 @@ class Enrolment:
         seats: dict[str, int] = {}
 
         def fail(node: Addressee, failure: Failure) -> None:
-            self._put_off(node.node_id, round_number, failure.reason)
+            self._put_off(node, round_number, failure.reason)
 
-        asked, deadline = [_Node(node) for node in nodes], self._config.round.deadline
-        for node, introduction in self._ask("enrol", grid, asked, round_number, deadline, fail, names_only=True):
+        asked, deadline = self._nodes(grid, nodes), self._config.round.deadline
+        for node, introduction in self._ask(
+            "enrol", grid, asked, round_number, deadline, fail, _own_name, names_only=True
+        ):
             name = introduction.card.name
             if name in seats:
-                self._put_off(node.node_id, round_number, _clash(name))
+                self._put_off(node, round_number, _clash(name))
             elif name in self._roster:
                 seats[name] = node.node_id
         return seats
@@ -217,24 +222,35 @@ class Enrolment:
                 accepted.append((introduction, node))
             else:
                 self._turn_away(
-                    node,
+                    _Node(node, self._registered.get(node, "")),
                     round_number,
                     f"{name}: {fingerprint.form} where the other sites have {usual}; "
                     f"all sites need {fingerprint.agreement}",
                 )
         return accepted
 
-    def _put_off(self, node: int, round_number: int, reason: str) -> None:
+    def _nodes(self, grid: StreamingGrid, nodes: list[int]) -> list[_Node]:
+        self._registered |= grid.registered_names()
+        return [_Node(node, self._registered.get(node, "")) for node in nodes]
+
+    def _put_off(self, node: Addressee, round_number: int, reason: str) -> None:
         """Leave a node out for now; it is asked again next round, unless it has failed too often."""
         self._reasons[reason] += 1
-        if self._failures[node] >= _MOST_FAILURES:
-            self._turned_away.add(node)
-        self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
+        if self._failures[node.node_id] >= _MOST_FAILURES:
+            self._turned_away.add(node.node_id)
+        self._audience.tell(SiteLeftOut("enrol", round_number, node.name, reason))
 
-    def _turn_away(self, node: int, round_number: int, reason: str) -> None:
+    def _turn_away(self, node: Addressee, round_number: int, reason: str) -> None:
         self._reasons[reason] += 1
-        self._turned_away.add(node)
-        self._audience.tell(SiteLeftOut("enrol", round_number, f"node {node}", reason))
+        self._turned_away.add(node.node_id)
+        self._audience.tell(SiteLeftOut("enrol", round_number, node.name, reason))
+
+
+def _own_name(node: Addressee, introduction: wire.Introduction) -> None:
+    """Raise unless a site calls itself as its key is registered."""
+    registered = node.registered if isinstance(node, _Node) else ""
+    if registered and introduction.card.name != registered:
+        raise wire.WireError(f"calls itself {introduction.card.name!r}, but its key is registered as {registered!r}")
 
 
 def _contradiction(member: Member, introduction: wire.Introduction) -> str:

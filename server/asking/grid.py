@@ -117,6 +117,10 @@ class StreamingGrid(Grid):
         """Pass on."""
         return self._grid.get_nodes()
 
+    def registered_names(self) -> dict[int, str]:
+        """Under which name the key of each connected node is registered; empty where nodes prove nothing."""
+        return {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pass on."""
         return self._grid.push_messages(messages)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,11 +11,14 @@ from pathlib import Path
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from flwr.cli.constant import ACCESS_TOKEN_STORE_KEY, AUTHN_TYPE_STORE_KEY, REFRESH_TOKEN_STORE_KEY
+from flwr.common.constant import AuthnType
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 
 class SuperLinkAway(Exception):
@@ -55,20 +60,43 @@ class Control:
             self._client.UnregisterNode(UnregisterNodeRequest(node_id=site.node))
 
 
+class _Bearer:
+    """Shows the operator's secret with every request."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        context.request.headers["Authorization"] = f"Bearer {self._secret}"
+        return call_next(context)
+
+
 @contextmanager
-def connected(address: str, ca: Path | None) -> Iterator[Control]:
-    """Speak to the Control API at host:port; `ca` certifies it, None is without TLS."""
+def connected(address: str, ca: Path | None, secret: str = "") -> Iterator[Control]:
+    """Speak to the Control API at host:port; `ca` certifies it, None is without TLS, and without the secret."""
     client = ControlHttpClient.from_server_address(
         address,
         insecure=ca is None,
         root_certificates=ca.read_bytes() if ca else None,
         # Named as Flower's own, because a SuperLink checks the versions of the components it knows.
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), *([_Bearer(secret)] if secret else [])],
     )
     try:
         yield Control(client)
     finally:
         client.close()
+
+
+def operator_credentials(address: str, secret: str) -> str:
+    """Return what Flower's own `flwr` reads from `credentials.yaml` in its home, to show a SuperLink the secret."""
+    values = {
+        AUTHN_TYPE_STORE_KEY: AuthnType.OIDC,
+        ACCESS_TOKEN_STORE_KEY: secret,
+        # It is not renewed, but without one `flwr` sends neither.
+        REFRESH_TOKEN_STORE_KEY: "none",
+    }
+    # JSON is YAML.
+    return json.dumps({key % address: b64encode(value.encode()).decode() for key, value in values.items()}, indent=1)
 
 
 def key_bytes(key: EllipticCurvePublicKey) -> bytes:

@@ -1,12 +1,19 @@
-"""Flower's SuperLink in this process, with patience for its own database. Imports Flower only when it is called."""
+"""Flower's SuperLink in this process: patient with its own database, and answering its operator alone.
+
+Imports Flower only when it is called.
+"""
 
 from __future__ import annotations
 
+import hmac
+import importlib
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr.supercore.auth.typing import AccountInfo
     from sqlalchemy import Engine
 
 
@@ -18,6 +25,33 @@ def be_patient(seconds: float, connections: int) -> None:
     patient = {"busy_timeout": str(int(seconds * 1000))}
     sql_mixin.__dict__["SQLITE_PRAGMAS"] = tuple((dict(SQLITE_PRAGMAS) | patient).items())
     sql_mixin.__dict__["create_engine"] = partial(_create_engine, connections)
+
+
+def ask_for(secret: str) -> None:
+    """Let the Control API to come answer only those who show this secret: it starts runs and shows their logs."""
+    from flwr.common.constant import ACCESS_TOKEN_KEY
+    from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
+
+    class SecretPlugin(NoOpControlAuthnPlugin):
+        """As without accounts, but for those who know the secret alone."""
+
+        def validate_tokens_in_metadata(
+            self, metadata: Sequence[tuple[str, str | bytes]]
+        ) -> tuple[bool, AccountInfo | None]:
+            shown = next((value for key, value in metadata if key == ACCESS_TOKEN_KEY), "")
+            shown = shown if isinstance(shown, bytes) else shown.encode()
+            if not hmac.compare_digest(shown, secret.encode()):
+                return False, None
+            return super().validate_tokens_in_metadata(metadata)
+
+        def refresh_tokens(
+            self, metadata: Sequence[tuple[str, str | bytes]]
+        ) -> tuple[Sequence[tuple[str, str | bytes]] | None, AccountInfo | None]:
+            return None, None
+
+    # Not by an import statement: the package has a function of the same name.
+    module = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    module.__dict__["load_control_authn_plugin"] = SecretPlugin
 
 
 def run_superlink() -> None:

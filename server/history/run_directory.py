@@ -55,7 +55,11 @@ def open_run(config: Config) -> Path:
     if (path / RUN).exists():
         _check_resumable(path, config)
     try:
-        (path / MODELS).mkdir(parents=True, exist_ok=True)
+        # For its owner alone: what sites said of themselves is in it.
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(PermissionError):  # a folder of somebody else's, who lets this user write there
+            path.chmod(0o700)
+        (path / MODELS).mkdir(exist_ok=True)
     except OSError as error:
         raise SettingsError(f"out = {path} cannot be created: {error.strerror}") from None
     return path

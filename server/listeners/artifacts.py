@@ -165,6 +165,7 @@ class Artifacts:
                 "train_samples": card.train_samples,
                 "test_samples": card.test_samples,
                 "class_counts": card.class_counts,
+                "withheld": card.withheld,
                 "faults": card.fault_count,
             }
             for name, card in sorted(self._cards.items())

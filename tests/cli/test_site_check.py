@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from cli.deployment.authority import present
 from cli.deployment.layout import Layout
 from cli.deployment.provisioning import provision
 from cli.main import main
+from common.config import flatten
 from common.signature import Signature
 from tests.support.tables import wine_settings
 
@@ -74,7 +76,9 @@ def test_it_tells_everything(site: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "malignant/empty.png: is empty" in text
     assert "device: c" in text
     assert "encoder: random:resnet10t at 32 px, 512 numbers per image" in text
-    assert "2 classes × 512, 4.13 kB; training images by class: benign 16, malignant 8" in text
+    assert "1 classes × 512, 2.06 kB; training images by class: benign 16; 8 in classes of fewer than 10" in text
+    assert "This site answers:" in text
+    assert "It will never:" in text
     assert "lenet5 at 8 px, an epoch over 24 samples takes about" in text
     assert "fl.example.org:9092 not called" in text
     assert "PROBLEM" not in text
@@ -156,7 +160,8 @@ def test_a_site_with_a_table_is_told_what_is_missing_in_it(
     path = tmp_path / "wine.csv"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], "," + lines[1].partition(",")[2], *lines[2:]]) + "\n")
-    site.write_text(site.read_text().replace(str(tmp_path / "scans"), str(path)))
+    policy = f'[policy]\nfingerprints = ["collaboration"]\nagreed_schema = "{tmp_path / "wine.toml"}"\n'
+    site.write_text(site.read_text().replace(str(tmp_path / "scans"), str(path)) + policy)
     config = tmp_path / "table.toml"
     config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
     assert check(site, config) == 0
@@ -164,7 +169,20 @@ def test_a_site_with_a_table_is_told_what_is_missing_in_it(
     assert "142 samples to train on and 36 to test on" in said
     assert "column alcohol: 1 of 178 values are missing" in said
     assert "mlp on 13 numbers per row" in said
-    assert "encoder" not in said
+    assert "encoder:" not in said
+
+
+@pytest.mark.parametrize(
+    ("change", "line"), [("encoder.name=pixels", "encoders"), ("train.epochs=21", "epochs"), ("rounds=501", "rounds")]
+)
+def test_a_run_that_the_policy_would_decline_is_a_problem(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, line: str
+) -> None:
+    key, _, value = change.partition("=")
+    flat = flatten(tomllib.loads(CONFIG)) | {key: value if value.isalpha() else int(value)}
+    (tmp_path / "run.toml").write_text("".join(f"{name} = {json.dumps(one)}\n" for name, one in flat.items()))
+    assert check(site, tmp_path / "run.toml") == 1
+    assert f"PROBLEM: this site would decline the run: policy.{line} = " in capsys.readouterr().out
 
 
 def test_the_command_line_wins_over_the_file(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,17 +28,23 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from flwr.app import Context, Message, RecordDict
 from flwr.supercore.constant import TaskType
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeState, NodeStateFactory
 
+from client.app import app
 from client.executor.__main__ import is_loopback, main
 from client.executor.capacity import capacity, free_gpu_memory
 from client.executor.child import _INPUT, Child
+from client.executor.code import choose
 from client.executor.serving import _give_slots
 from client.flower import bundle
+from client.flower.bundle import Shipped
 from client.flower.runtime import Task
+from common import release, wire
+from tests.support.loopback import set_task_identity
 
 # It forks, and talks to SuperNodes of its own.
 pytestmark = pytest.mark.federation
@@ -91,7 +98,7 @@ print(json.dumps([sorted(sys.modules), len(os.listdir("/proc/self/task")), asked
     modules, threads, asked = json.loads(done.stdout)
     missing = third_party_imports() - set(modules)
     assert not missing, f"add to PRELOADED in client/executor/preload.py: {missing}"
-    assert "client.app" not in modules
+    assert "client.app" in modules
     assert (threads, asked) == (1, [])
 
 
@@ -150,6 +157,47 @@ def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+# Whose code answers
+
+
+def shipped(app: str = release.APP, version: str = release.VERSION) -> Shipped:
+    return Shipped(app, version, "ab" * 32)
+
+
+def test_a_run_of_the_same_app_and_version_is_answered_by_the_sites_own_code() -> None:
+    for foreign_code in ("", "cd" * 32):
+        assert choose(shipped(), {"foreign-code": foreign_code}) is app
+
+
+@pytest.mark.parametrize("other", [shipped(app="evil/coterie"), shipped(version="0.0.9")])
+def test_a_run_of_another_app_or_version_is_refused_and_both_are_named(other: Shipped) -> None:
+    set_task_identity()
+    refusing = choose(other, {})
+    assert refusing not in (None, app)
+    question = Message(RecordDict(), 1, "query")
+    question.metadata.__dict__["_message_id"] = "1"
+    answer = refusing(question, Context(1, 1, {}, RecordDict(), {}))
+    with pytest.raises(wire.WireError, match=f"{release.APP} {release.VERSION}.*{other.app} {other.version}"):
+        wire.unpack_kept(answer.content, limit_mb=1)
+
+
+def test_the_bundle_a_site_named_by_its_digest_runs_in_the_place_of_its_code() -> None:
+    script = """
+import sys
+from client.executor.code import choose
+from client.flower.bundle import Shipped
+assert choose(Shipped("evil/app", "9", "ab" * 32), {"foreign-code": "cd" * 32 + "," + "ab" * 32}) is None
+assert "client" not in sys.modules and "common" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, timeout=PATIENCE)
+
+
+def test_the_version_is_that_of_the_bundle() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    publisher, about = project["tool"]["flwr"]["app"]["publisher"], project["project"]
+    assert (f"{publisher}/{about['name']}", about["version"]) == (release.APP, release.VERSION)
+
+
 def test_a_bundle_is_installed_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Path] = []
 
@@ -188,7 +236,6 @@ from client.executor.__main__ import log_to_stderr
 from client.flower.runtime import Link
 
 def work(task, link, turn):
-    assert "client" not in sys.modules
     folder = Path(sys.argv[1])
     note = folder / f"new-{os.getpid()}"
     note.write_text(str(task.number))
@@ -632,7 +679,8 @@ class Federation:
             BIN / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.fleet}",
             "--isolation", "process", "--port", self.ports[index],
             "--ssl-certfile", tls.certificate, "--ssl-keyfile", tls.key, "--ssl-ca-certfile", tls.ca,
-            "--node-config", f'site="site-{index}" partition-id={index} num-partitions=2 cache="{self.home}/cache"',
+            "--node-config", f'site="site-{index}" partition-id={index} num-partitions=2 cache="{self.home}/cache" '
+            f'foreign-code="{FOREIGN_CODE[index]}"',
         )  # fmt: skip
 
     def log(self, name: str) -> str:
@@ -656,17 +704,27 @@ def federation(tmp_path: Path, certificates: Certificates) -> Iterator[Federatio
     made.end()
 
 
+# The second site runs whatever it is sent; the first one its own code.
+FOREIGN_CODE = ("", "any")
+MARKING = """
+import os, pathlib
+_own = reply
+def reply(message, context, answer):
+    mark = os.environ["BUNDLE_MARK"] + context.node_config["site"]
+    pathlib.Path(mark).write_text(f"{__file__} {wire.__file__}")
+    return _own(message, context, answer)
+"""
+
+
 def changed_app(folder: Path) -> Path:
-    """A copy of the project that tells where its modules were loaded from: not the code that the executor imported."""
+    """A copy of the project, of the same id and version, that tells where its modules were loaded from."""
     shutil.copytree(ROOT / "client", folder / "client")
     shutil.copytree(ROOT / "common", folder / "common")
     shutil.copytree(ROOT / "server", folder / "server")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     with (folder / "client" / "app.py").open("a") as code:
-        code.write(
-            "\nimport os, pathlib\npathlib.Path(os.environ['BUNDLE_MARK']).write_text(f'{__file__} {wire.__file__}')\n"
-        )
+        code.write(MARKING)
     return folder
 
 
@@ -721,7 +779,8 @@ def test_a_run_goes_on_when_a_child_is_killed_and_a_supernode_restarts(federatio
     assert ended["outcome"] == "finished"
     last = {one["site"] for one in events("ReplyAccepted", stage="train", round_number=3)}
     assert last == {"site-0", "site-1"}
-    loaded = (tmp_path / "mark").read_text().split()
+    assert not (tmp_path / "marksite-0").exists(), "a site ran the coordinator's code"
+    loaded = (tmp_path / "marksite-1").read_text().split()
     assert all(path.startswith(str(tmp_path / "flwr" / "apps")) for path in loaded), loaded
     wait_until(lambda: not children(warm), 10)
     said = [line for line in federation.log("executor").splitlines() if f"127.0.0.1:{federation.ports[1]}" in line]

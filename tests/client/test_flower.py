@@ -11,7 +11,7 @@ import flwr
 import grpc
 import httpx
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.client.grpc_rere_client import connection
 from flwr.common import config as flower_config
 from flwr.common.constant import (
@@ -28,6 +28,7 @@ from flwr.supercore.constant import FLWR_DISABLE_UPDATE_CHECK, TaskType
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.error import grpc as grpc_errors
 from flwr.supercore.exit import exit as flower_exit
+from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
@@ -35,6 +36,7 @@ from flwr.supercore.interceptors import (
     SuperExecAuthHttpInterceptor,
 )
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.servicer.runtime.runtime_handlers import acquire_task
 from flwr.supercore.utils import get_flwr_home
@@ -61,7 +63,7 @@ def test_flower_is_the_version_whose_internals_were_read() -> None:
 @pytest.mark.parametrize(
     ("function", "expected", "ours"),
     [
-        (flower.run_clientapp, "runtime_api_address token insecure certificates", BUNDLE),
+        (flower.run_clientapp, "runtime_api_address token insecure certificates runtime_dependency_install", BUNDLE),
         (flower.pull_task_input, "client", BUNDLE),
         (flower.install_from_fab, "fab_file install_dir skip_prompt", BUNDLE),
         (pull_and_inflate_object_from_tree, "initial_backoff backoff_cap max_tries_per_object", BUNDLE),
@@ -179,16 +181,26 @@ def test_a_claimed_task_has_half_a_minute_to_start() -> None:
 
 
 def test_flower_calls_the_parts_that_are_replaced_by_their_names() -> None:
-    missing = {"pull_task_input", "install_from_fab"} - names_used(flower.run_clientapp)
+    replaced = {"pull_task_input", "install_from_fab", "get_project_dir", "get_load_client_app_fn"}
+    missing = replaced - names_used(flower.run_clientapp)
     assert not missing, changed(f"run_clientapp called {missing}", BUNDLE)
     assert "pull_and_inflate_object_from_tree" in names_used(flower.pull_task_input), changed(
         "pull_task_input called pull_and_inflate_object_from_tree", BUNDLE
     )
 
 
-def test_what_is_pulled_begins_with_the_message() -> None:
+def test_what_is_pulled_is_message_context_run_and_bundle() -> None:
     returned = inspect.signature(flower.pull_task_input).return_annotation
-    assert returned.__args__[0] is Message, changed("pull_task_input returned the message first", BUNDLE)
+    assert returned.__args__ == (Message, Context, Run, Fab), changed(
+        "pull_task_input returned message, context, run and bundle", BUNDLE
+    )
+    assert {"fab_id", "fab_version"} <= set(Run.__dataclass_fields__), changed("a run named its app", BUNDLE)
+
+
+def test_a_supernode_reads_the_settings_of_a_bundle_by_the_name_that_is_replaced() -> None:
+    assert "get_fused_config_from_fab" in names_used(start_client_internal._pull_and_store_message), changed(
+        "the SuperNode called get_fused_config_from_fab", "client/flower/supernode.py"
+    )
 
 
 def test_flower_looks_for_a_bundle_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from server.methods import settle
 from tests.client.test_table_models import agrees_with_its_card, hold_run, kept_at
 from tests.support.federation import write_digits
 from tests.support.loopback import LoopbackGrid
+from tests.support.policies import lenient
 from tests.support.runs import MakeConfig, Record, run, run_to_disk
 from tests.support.tables import wine_settings
 
@@ -227,7 +228,9 @@ def held_at(root: Path, name: str, **changes: object) -> tuple[Config, Record]:
     for site in range(2):
         write_digits(root / f"data-{site}", [0, 1, 2], first=site * 20, count=15)
         paths = {"data-path": f"data-{site}", "models": f"models-{site}", "cache": f"cache-{site}"}
-        nodes[site] = {"site": f"clinic-{site}"} | {key: str(root / path) for key, path in paths.items()}
+        nodes[site] = {"site": f"clinic-{site}", "policy": lenient()} | {
+            key: str(root / path) for key, path in paths.items()
+        }
         nodes[site] |= {key: str(value) for key, value in changes.pop(f"node-{site}", {}).items()}  # type: ignore[attr-defined]
     config = parse(
         {

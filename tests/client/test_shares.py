@@ -26,6 +26,7 @@ from server.history.events import RoundFinished, SiteLeftOut
 from server.listeners import run_listeners
 from tests.support.federation import write_digits
 from tests.support.loopback import LoopbackGrid
+from tests.support.policies import lenient
 from tests.support.runs import Record, made
 
 # Site 1 has never seen a 2.
@@ -57,7 +58,9 @@ def hold_run(root: Path, prior: str) -> Held:
         for label, count in counts.items():
             write_digits(root / f"data-{site}", [label], first=site * 30, count=count)
         paths = {"data-path": f"data-{site}", "models": f"models-{site}", "cache": f"cache-{site}"}
-        nodes[site] = {"site": f"clinic-{site}"} | {key: str(root / path) for key, path in paths.items()}
+        nodes[site] = {"site": f"clinic-{site}", "policy": lenient()} | {
+            key: str(root / path) for key, path in paths.items()
+        }
     config = parse(
         {
             "method": "fedavg", "sites": 2, "rounds": 2, "data.source": "folder", "data.image_size": 8,

@@ -27,6 +27,7 @@ from server.listeners import run_listeners
 from server.report.record import read_run
 from tests.server.collaboration.test_one_round import WINES, OwnGrid, as_toml, export_all, make_own
 from tests.support.loopback import LoopbackGrid
+from tests.support.policies import lenient
 from tests.support.runs import MakeConfig, Record, made
 from tests.support.tables import wine_settings, write_csv
 
@@ -255,7 +256,7 @@ def test_on_embeddings_predict_goes_through_the_encoder(tmp_path: Path, capsys: 
                 Image.fromarray((digits.images[row] * 15.9).astype(np.uint8)).save(place / f"{row}.png")
         (tmp_path / "secret").write_text("5" * 64)
         paths = {"data-path": f"data-{site}", "models": f"models-{site}", "cache": f"cache-{site}"}
-        nodes[site] = {"site": f"clinic-{site}", "anchor-secret": str(tmp_path / "secret")}
+        nodes[site] = {"site": f"clinic-{site}", "anchor-secret": str(tmp_path / "secret"), "policy": lenient()}
         nodes[site] |= {key: str(tmp_path / path) for key, path in paths.items()}
     config = parse(
         {

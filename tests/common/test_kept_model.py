@@ -30,6 +30,7 @@ from server.app import conduct
 from server.history.events import RoundFinished, RunEnded, SiteLeftOut, StageStarted
 from server.listeners import run_listeners
 from tests.support.loopback import LoopbackGrid
+from tests.support.policies import lenient
 from tests.support.runs import MakeConfig, Record, made, run
 
 SITES = 3
@@ -73,7 +74,9 @@ def hold_run(root: Path, spoil: Callable[[Path], None] = lambda root: None) -> F
     for site in range(SITES):
         write_images(root / f"data-{site}", site)
         names = ("data-path", f"data-{site}"), ("models", f"models-{site}"), ("cache", f"cache-{site}")
-        node_configs[site] = {"site": f"clinic-{site}"} | {key: str(root / name) for key, name in names}
+        node_configs[site] = {"site": f"clinic-{site}", "policy": lenient()} | {
+            key: str(root / name) for key, name in names
+        }
     spoil(root)
     config = parse(
         {

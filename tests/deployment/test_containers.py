@@ -302,7 +302,7 @@ def test_the_link_is_tls_and_every_site_proves_who_it_is(federation: Federation)
     assert f"registered: {', '.join(site_names(SITES))}" in federation.log("server")
     for name in ("site-01", "site-20"):
         node = federation.engine.docker("top", federation.container(name), "-ww", "-o", "pid,args")
-        supernode = next(line for line in node.splitlines() if "flower-supernode" in line)
+        supernode = next(line for line in node.splitlines() if "cli.deployment.supernode" in line)
         assert "--root-certificates /kit/ca.crt --auth-supernode-private-key /kit/site.key" in supernode
         assert "--insecure" not in supernode
     keys = {

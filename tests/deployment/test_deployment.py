@@ -12,6 +12,7 @@ import pytest
 
 from cli.deployment import authority, supervisor
 from cli.deployment.address import CONTROL_PORT, parse_address
+from cli.deployment.operator_secret import read_secret
 from cli.deployment.registration import register_sites
 from cli.deployment.start_file import ServerFile, read_start_file
 from cli.deployment.supervisor import Refused, Service, supervise
@@ -118,7 +119,7 @@ def test_a_stranger_is_turned_away_by_name(federation: Federation) -> None:
     text = (layout.kit("a") / "site.toml").read_text().replace('site = "a"', 'site = "c"')
     (kit / "site.toml").write_text(text.replace("/data/a", "/data/c"))
     server = federation.started["server"]
-    stranger = federation.start_site(kit, "stranger", "--cold")
+    stranger = federation.start_site(kit, "stranger", "--cold", "--set", "foreign_code=any")
     shown = authority.fingerprint(key.public_key())
     until(lambda: f"does not let in site c with the key {shown}" in stranger.text, PATIENCE, "the stranger is told")
     assert f"a site was turned away: nobody here has its key ({shown})" in server.text
@@ -134,7 +135,7 @@ def test_registering_again_registers_nothing(federation: Federation) -> None:
     settings = read_start_file(layout.server_file, ServerFile)
     control = parse_address(settings.control, CONTROL_PORT)
     keys = {path.stem: path for path in (layout.server / "keys").glob("*.pub")}
-    assert register_sites(control, layout.authority, keys) == []
+    assert register_sites(control, layout.authority, read_secret(layout.operator_secret), keys) == []
 
 
 @pytest.mark.federation
@@ -150,7 +151,10 @@ def test_a_site_that_was_shut_out_stays_out(federation: Federation, capsys: pyte
     # Somebody puts the key back: it is not registered again.
     layout.public_key("d").write_bytes(key)
     control = parse_address(read_start_file(layout.server_file, ServerFile).control, CONTROL_PORT)
-    assert register_sites(control, layout.authority, {"d": layout.public_key("d")}) == []
+    assert (
+        register_sites(control, layout.authority, read_secret(layout.operator_secret), {"d": layout.public_key("d")})
+        == []
+    )
     layout.public_key("d").unlink()
     assert main(["provision", folder, "--remove", "nobody"]) == 2
     assert "cannot read the public key" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
 import sqlite3
@@ -20,8 +21,10 @@ import uvicorn.protocols.http.h11_impl
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
 from flwr.cli.app import app as flower_commands
+from flwr.cli.auth_plugin import OidcCliPlugin
+from flwr.cli.constant import AUTHN_TYPE_STORE_KEY
 from flwr.cli.run import run as flower_run
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import ACCESS_TOKEN_KEY, AuthnType, ErrorCode
 from flwr.proto.control_pb2 import ListNodesResponse, RegisterNodeRequest, UnregisterNodeRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
@@ -32,6 +35,7 @@ from flwr.supercore import sql_mixin
 from flwr.supercore.cli.flower_superexec import _parse_args as superexec_options
 from flwr.supercore.constant import SQLITE_PRAGMAS, NodeStatus
 from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
 from flwr.supercore.interceptors.rpc_error_translation_interceptor import RpcErrorTranslationServerInterceptor
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
@@ -40,6 +44,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.main import create_app
 
 from cli.deployment import authority
 from cli.deployment import superlink as patience
@@ -154,7 +159,7 @@ def test_a_node_of_which_flower_tells_nothing_was_never_away() -> None:
         (RegisterNodeRequest, {"public_key", "name"}),
         (UnregisterNodeRequest, {"node_id"}),
         (ListNodesResponse, {"nodes_info"}),
-        (messages.NodeInfo, {"public_key", "node_id", "status", "last_activated_at"}),
+        (messages.NodeInfo, {"public_key", "node_id", "status", "last_activated_at", "name"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -199,6 +204,41 @@ def test_what_goes_wrong_shows_as_an_error_of_httpx(
     with control.connected("127.0.0.1:1", None) as there, pytest.raises(expected) as caught:
         there.register(b"key", "name")
     assert caught.type is ours, changed("ControlHttpClient raised the errors of httpx", CONTROL)
+
+
+def test_flowers_own_program_shows_the_secret_that_lies_in_its_home(tmp_path: Path) -> None:
+    path = tmp_path / "credentials.yaml"
+    path.write_text(control.operator_credentials("127.0.0.1:8000", "the secret"))
+    store = FileCredentialStore(path)
+    assert store.get(AUTHN_TYPE_STORE_KEY % "127.0.0.1:8000") == AuthnType.OIDC.encode()
+    plugin = OidcCliPlugin("127.0.0.1:8000")
+    plugin.store = store
+    plugin.load_tokens()
+    shown = dict(plugin.write_tokens_to_metadata([]))
+    assert shown[ACCESS_TOKEN_KEY] == "the secret", changed("`flwr` kept tokens in credentials.yaml", CONTROL)
+
+
+@pytest.mark.parametrize(
+    ("shown", "let_in"), [([], False), ([(ACCESS_TOKEN_KEY, "s" * 40)], True), ([(ACCESS_TOKEN_KEY, "t")], False)]
+)
+def test_the_superlink_lets_in_who_shows_the_secret(
+    shown: list[tuple[str, str | bytes]], let_in: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    assert "load_control_authn_plugin" in names_used(module._parse_superlink_lifespan_config), changed(
+        "the SuperLink chose who may speak to it by load_control_authn_plugin", SUPERLINK
+    )
+    monkeypatch.setattr(module, "load_control_authn_plugin", module.load_control_authn_plugin)
+    superlink.ask_for("s" * 40)
+    plugin = module.load_control_authn_plugin()
+    assert plugin.validate_tokens_in_metadata(shown)[0] is let_in
+    assert plugin.refresh_tokens(shown) == (None, None)
+
+
+def test_the_operators_port_is_asked_before_anything_is_done() -> None:
+    app = create_app(None)
+    names = [getattr(one.cls, "__name__", "") for one in app.user_middleware]
+    assert "ControlAuthenticationMiddleware" in names, changed("the Control API was behind a middleware", SUPERLINK)
 
 
 def test_a_site_that_was_shut_out_is_still_listed_as_such() -> None:

@@ -527,7 +527,11 @@ def test_what_goes_wrong_with_a_sites_own_data_stays_in_its_log(tmp_path: Path, 
     config = small_config(data__classes="a,b", data__source="folder")
     request = Message(wire.pack_task(wire.Task(config.for_site(), 0, 1)), 7, "query.hello")
     context = Context(
-        run_id=1, node_id=7, node_config={"data-path": str(tmp_path / "data")}, state=RecordDict(), run_config={}
+        run_id=1,
+        node_id=7,
+        node_config={"data-path": str(tmp_path / "data"), "cache": str(tmp_path / "cache")},
+        state=RecordDict(),
+        run_config={},
     )
     request.metadata.__dict__["_message_id"] = "m"
     reply = app(request, context)

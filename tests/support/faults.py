@@ -226,7 +226,7 @@ def _strangers(stage: Stage) -> None:
     authority.create_file(kit / "site.key", authority.private_openssh(key), 0o600)
     (kit / "site.toml").write_text((federation.layout.kit("a") / "site.toml").read_text())
     began = time.time()
-    stranger = federation.start_site(kit, "stranger", "--cold")
+    stranger = federation.start_site(kit, "stranger", "--cold", "--set", "foreign_code=any")
     shown = authority.fingerprint(key.public_key())
     told = f"a site was turned away: nobody here has its key ({shown})"
     until(lambda: told in federation.started["server"].text, PATIENCE, "the stranger is turned away")

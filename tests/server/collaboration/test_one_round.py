@@ -44,6 +44,7 @@ from server.history.events import (
 from server.membership import NoSites
 from server.methods import settle
 from tests.support.loopback import LoopbackGrid
+from tests.support.policies import LENIENT
 from tests.support.runs import on, run, run_to_disk
 from tests.support.tables import wine_settings, write_csv, write_wine
 
@@ -68,7 +69,11 @@ class OwnGrid(LoopbackGrid):
             "data-path": str(place / "wine.csv"),
             "cache": str(place / "cache"),
             "anchor-secret": str(place / "secret"),
+            "policy": json.dumps(self.policy(index)),
         }
+
+    def policy(self, index: int) -> dict[str, object]:
+        return LENIENT | {"agreed_schema": str(self._folder / "wine.toml")}
 
 
 def make_own(folder: Path, sites: int = WINES) -> None:
@@ -439,21 +444,20 @@ def test_a_site_without_a_good_secret_sends_nothing(tmp_path: Path, secret: str 
 @pytest.mark.parametrize(
     ("limit", "named"),
     [
-        ({"least-aggregate": 3}, "collaboration.aggregate = 1"),
-        ({"least-noise": 0.1}, "collaboration.noise = 0"),
-        ({"schema": "other.toml"}, "data.table"),
+        ({"least_aggregate": 3}, "collaboration.aggregate = 1"),
+        ({"least_noise": 0.1}, "collaboration.noise = 0"),
+        ({"agreed_schema": "other.toml"}, "data.table"),
     ],
 )
 def test_a_site_refuses_what_it_did_not_agree_to(tmp_path: Path, limit: dict[str, object], named: str) -> None:
     make_own(tmp_path)
     text = (tmp_path / "wine.toml").read_text()
     (tmp_path / "other.toml").write_text(text.replace("minimum = ", "minimum = -1", 1))
-    where = {"schema": str(tmp_path / "other.toml")} if "schema" in limit else limit
+    where = {"agreed_schema": str(tmp_path / "other.toml")} if "agreed_schema" in limit else limit
 
     class Careful(OwnGrid):
-        def node_config(self, index: int) -> dict[str, bool | int | float | str]:
-            agreed = {"schema": str(tmp_path / "wine.toml"), "least-aggregate": 1}
-            return super().node_config(index) | agreed | (where if index == 1 else {})  # type: ignore[return-value]
+        def policy(self, index: int) -> dict[str, object]:
+            return super().policy(index) | (where if index == 1 else {})
 
     record, _ = run(wine_config(tmp_path, sites=WINES, train__epochs=1), Careful(tmp_path, WINES))
     (left,) = record.of(SiteLeftOut)
@@ -467,7 +471,7 @@ def test_limits_in_the_start_file_hold_for_an_export(tmp_path: Path, capsys: pyt
     plain = site.read_text()
     (tmp_path / "site-0" / "other.toml").write_text("label = 'y'\nclasses = ['a', 'b']\ncolumns = [{name = 'u'}]\n")
     for line in ("least_aggregate = 3", "least_noise = 0.1", 'agreed_schema = "other.toml"'):
-        site.write_text(f"{plain}{line}\n")
+        site.write_text(f"{plain}[policy]\n{line}\n")
         assert main(["collab", "export", str(site), str(config), "--dry-run"]) == 2
         assert line.split()[0] in capsys.readouterr().err
 

@@ -1,0 +1,73 @@
+"""The settings of a site's policy: `[policy]` in site.toml."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from pydantic import Field
+
+from common.config import Names
+from common.section import Section
+
+ANY = "any"
+
+
+class Policy(Section):
+    """What a site answers. Who writes nothing gets the defaults."""
+
+    methods: Names = Field((ANY,), description="rules by which it trains, such as fedavg; any: all that it has")
+    fingerprints: Names = Field(
+        ("signature", "mean", "path", "subspace"),
+        description="what it says of its data before training; collaboration (the rows of dc-cfl and dc) only by name",
+    )
+    networks: Names = Field((ANY,), description="networks it trains (train.model); any: all that it has")
+    encoders: Names = Field(
+        ("efficientnet_lite0", "timm:*", "random:*", "columns"),
+        description="encoders behind fingerprints and heads (encoder.name); pixels, the image itself, only by name",
+    )
+    tests: bool = Field(
+        True, description="send confusion matrix, loss and histograms of scores of the test split; false: never"
+    )
+    classes: Names = Field((), description="the exact class list; empty: that of the first run is kept to")
+    agreed_schema: str = Field("", description="the agreed schema of a table; without it no table is read")
+    test_fraction: float | None = Field(
+        0.2, gt=0, lt=1, description="share of the samples held out for testing, whatever data.test_fraction says"
+    )
+    split_seed: int | None = Field(0, ge=0, description="decides which samples are held out, in all runs the same")
+    class_samples: int = Field(
+        10, ge=1, description="least training samples of a class in a fingerprint; smaller classes are left out"
+    )
+    train_samples: int = Field(10, ge=1, description="least training samples behind an update")
+    test_samples: int = Field(5, ge=0, description="least test samples behind an evaluation; with fewer none is sent")
+    rounds: int = Field(500, ge=0, description="most rounds of a run")
+    epochs: int = Field(20, ge=1, description="most local epochs of a round (train.epochs)")
+    fingerprints_a_day: int = Field(10, ge=0, description="most fingerprints within 24 hours, over all runs")
+    runs_a_day: int = Field(10, ge=0, description="most runs that may begin within 24 hours")
+    least_aggregate: int = Field(1, ge=1, description="runs with a smaller collaboration.aggregate are refused")
+    least_noise: float = Field(0.0, ge=0, description="runs with a smaller collaboration.noise are refused")
+    approve: Literal["no", "ask"] = Field(
+        "no", description="ask: a new run waits until somebody here says `coterie site approve`"
+    )
+    approve_wait: float = Field(600.0, ge=0, description="seconds that a run waits for that before it is declined")
+
+
+# For a site of a simulation: a run also decides how its samples are split.
+OPEN = Policy(
+    fingerprints=(ANY,),
+    encoders=(ANY,),
+    test_fraction=None,
+    split_seed=None,
+    class_samples=1,
+    train_samples=1,
+    test_samples=0,
+    rounds=2**31,
+    epochs=2**31,
+    fingerprints_a_day=2**31,
+    runs_a_day=2**31,
+)
+
+
+def allows(names: Names, name: str) -> bool:
+    """Whether a list of the policy has a name; `timm:*` has all that begin so, and `any` all."""
+    return any(one in (ANY, name) or ("*" in one and fnmatchcase(name, one)) for one in names)

@@ -1,0 +1,171 @@
+"""A question held against a site's policy and what the site was asked before: pure, and before any data are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from client.policy.ledger import Entry
+from client.policy.policy import Policy, allows
+from client.policy.question import TRAIN, Question
+from common.collaboration import Collaboration
+from common.config import SettingsError
+from common.encoders import HEADS
+from common.fingerprint import KINDS
+from common.methods.dc_cfl import Settings as CollaborationSettings
+from common.table import InvalidTable, read_table, write_table
+from common.wire import plain_text
+
+DAY = 24 * 3600.0
+
+
+class Declined(SettingsError):
+    """A question that the site's policy does not answer; the message names the line, and nothing of the data."""
+
+
+def check(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> None:
+    """Raise `Declined` for the first line of the policy that a question goes against."""
+    for rule in RULES:
+        for reason in rule(policy, question, entries, now):
+            raise Declined(reason)
+
+
+def check_settings(policy: Policy, question: Question) -> None:
+    """The same for what somebody at the site has chosen to send: that is a yes, and no limit counts."""
+    yes = Entry(at=0.0, what="approved", run=question.run, settings=question.settings)
+    for rule in (_encoders, _schema, _collaboration):
+        for reason in rule(policy, question, [yes], 0.0):
+            raise Declined(reason)
+
+
+Rule = Callable[[Policy, Question, Sequence[Entry], float], Iterator[str]]
+
+
+def _methods(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    if not allows(policy.methods, question.task.rule):
+        yield _not_among("methods", policy.methods, question.task.rule)
+
+
+def _fingerprints(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    kind = question.fingerprint
+    if question.kind == "evaluate.collaboration":
+        kind = Collaboration.kind
+    if kind and not allows(policy.fingerprints, kind):
+        yield _not_among("fingerprints", policy.fingerprints, kind)
+
+
+def _networks(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    if not allows(policy.networks, question.task.settings.train.model):
+        yield _not_among("networks", policy.networks, question.task.settings.train.model)
+
+
+def _encoders(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    settings = question.task.settings
+    reads = question.fingerprint or settings.train.model in HEADS or settings.data.input == "embedding"
+    if reads and not allows(policy.encoders, settings.encoder.name):
+        yield _not_among("encoders", policy.encoders, settings.encoder.name)
+
+
+def _classes(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    if policy.classes:
+        if question.classes != policy.classes:
+            yield f"policy.classes = {_listed(policy.classes)}, and the run has {_listed(question.classes)}"
+        return
+    pinned = pinned_classes(question, entries)
+    if pinned and question.classes != pinned:
+        yield (
+            f"policy.classes is empty, so that the class list of this site's first run is kept to, "
+            f"{_listed(pinned)}; this run has {_listed(question.classes)}"
+        )
+
+
+def pinned_classes(question: Question, entries: Sequence[Entry]) -> tuple[str, ...]:
+    """The class list that a site keeps to: that of the run somebody approved last, or else of its first run."""
+    approved = {(entry.run, entry.settings) for entry in entries if entry.what == "approved"}
+    lists = [entry for entry in entries if entry.what == "asked" and entry.classes]
+    if (question.run, question.settings) in approved or not lists:
+        return ()
+    last = [entry for entry in lists if (entry.run, entry.settings) in approved]
+    return (last or lists[:1])[-1].classes
+
+
+def _schema(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    if not question.schema:
+        return
+    if not policy.agreed_schema:
+        if not is_approved(question, entries):
+            yield "policy.agreed_schema is empty: this site reads no table without a schema that it has agreed to"
+        return
+    try:
+        agreed = write_table(read_table(policy.agreed_schema))
+    except InvalidTable as error:
+        raise SettingsError(f"agreed_schema in site.toml: {error}") from None
+    if agreed != question.schema:
+        yield "policy.agreed_schema is another schema than data.table of the run"
+
+
+def _limits(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    task = question.task
+    if task.rounds > policy.rounds:
+        yield f"policy.rounds = {policy.rounds}, and the run has {task.rounds}"
+    if task.settings.train.epochs > policy.epochs:
+        yield f"policy.epochs = {policy.epochs}, and the run has train.epochs = {task.settings.train.epochs}"
+    asked = [entry for entry in entries if entry.what == "asked"]
+    same = sum(entry.run == question.run and entry.kind == question.kind for entry in asked)
+    # Tested once after the last round, and asked who it is before the first; a method may ask twice in a round.
+    most = policy.rounds if question.kind == TRAIN else 2 * policy.rounds + 2
+    if same >= most:
+        yield f"policy.rounds = {policy.rounds}, and this run has asked for {question.kind} {same} times"
+    today = [entry for entry in asked if entry.at > now - DAY]
+    if question.fingerprint:
+        given = sum(entry.kind.removeprefix("query.") in KINDS for entry in today)
+        if given >= policy.fingerprints_a_day:
+            yield f"policy.fingerprints_a_day = {policy.fingerprints_a_day}, and {given} were asked for in 24 hours"
+    runs = {entry.run for entry in today}
+    if question.run not in {entry.run for entry in asked} and len(runs) >= policy.runs_a_day:
+        yield f"policy.runs_a_day = {policy.runs_a_day}, and {len(runs)} began in 24 hours"
+
+
+def _collaboration(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    if question.fingerprint != Collaboration.kind:
+        return
+    asked = question.task.settings.of(CollaborationSettings)
+    if asked.aggregate < policy.least_aggregate:
+        least = policy.least_aggregate
+        yield f"policy.least_aggregate = {least}, and the run has collaboration.aggregate = {asked.aggregate}"
+    if asked.noise < policy.least_noise:
+        yield f"policy.least_noise = {policy.least_noise:g}, and the run has collaboration.noise = {asked.noise:g}"
+
+
+RULES: tuple[Rule, ...] = (
+    _methods, _fingerprints, _networks, _encoders, _classes, _schema, _collaboration, _limits,
+)  # fmt: skip
+
+
+def is_approved(question: Question, entries: Sequence[Entry]) -> bool:
+    """Whether somebody at the site has said yes to this run with these settings."""
+    return any(
+        entry.what == "approved" and (entry.run, entry.settings) == (question.run, question.settings)
+        for entry in entries
+    )
+
+
+def check_demonstration(question: Question, *, has_cache: bool) -> None:
+    """Raise `Declined` if a run names a path on the disk of a site that has a share of a public data set."""
+    settings = question.task.settings
+    named = {
+        "data.path": settings.data.path,
+        "encoder.weights": settings.encoder.weights,
+        "cache": "" if has_cache else settings.cache,
+        "collaboration.sample": settings.of(CollaborationSettings).sample,
+    }
+    for key, value in named.items():
+        if value:
+            raise Declined(f"the run names a path on this site's disk ({key}), which no site opens")
+
+
+def _not_among(line: str, allowed: Sequence[str], asked: str) -> str:
+    return f"policy.{line} = {_listed(allowed)}, and the run has {plain_text(asked)!r}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return plain_text("[" + ", ".join(names) + "]")

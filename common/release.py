@@ -1,0 +1,6 @@
+"""Which Coterie this is: what server and sites compare before they work together. `pyproject.toml` says the same."""
+
+from __future__ import annotations
+
+APP = "coterie/coterie"  # publisher and name, as Flower calls an app
+VERSION = "0.1.0"

@@ -1,0 +1,250 @@
+"""Honest code, greedy settings: what a coordinator tried to get out of a site with data of its own, and gets no more.
+
+The real ClientApp answers in this process. Every test fails on a site without a policy.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from numpy.typing import NDArray
+from PIL import Image
+
+from client.app import app
+from client.policy.ledger import Ledger
+from common import wire
+from common.config import SiteSettings, parse
+from common.models import get_state
+from common.networks import build_for
+from common.signature import Signature
+from server.flower.messages import set_message_id
+from tests.support.federation import write_digits
+from tests.support.loopback import set_task_identity
+from tests.support.policies import lenient
+
+SETTINGS = {
+    "data.source": "folder", "data.classes": "0,1", "data.image_size": 8, "data.channels": 1,
+    "encoder.name": "random:resnet10t", "encoder.image_size": 32, "train.model": "mlp", "train.lr": 0.1,
+}  # fmt: skip
+
+
+class Site:
+    """A site that somebody set up, and whatever a coordinator sends it."""
+
+    def __init__(self, folder: Path, data: Path, **node_config: str) -> None:
+        set_task_identity()
+        self.ledger = Ledger(folder / "ledger.jsonl")
+        self._node_config = {
+            "site": "clinic", "data-path": str(data), "cache": str(folder / "cache"), "ledger": str(self.ledger.path),
+        } | node_config  # fmt: skip
+
+    def ask(
+        self, kind: str, settings: dict[str, object], *, run: int = 1, rounds: int = 2, round_number: int = 0
+    ) -> RecordDict:
+        """The answer of the site to one message; each is a task of its own, so nothing is remembered in memory."""
+        chosen = parse(settings).for_site()
+        model = wire.pack_arrays(self.model(chosen)) if kind in ("train", "evaluate") else None
+        task = wire.Task(chosen, round_number, rounds, group=0 if model else None)
+        message = Message(wire.pack_task(task, model), 7, kind)
+        message.metadata.__dict__["_run_id"] = run
+        set_message_id(message)
+        context = Context(run_id=run, node_id=7, node_config=self._node_config, state=RecordDict(), run_config={})
+        content: RecordDict = app(message, context).content
+        return content
+
+    @staticmethod
+    def model(settings: SiteSettings) -> dict[str, NDArray[np.float32]]:
+        return get_state(build_for(settings, seed=0))
+
+    def signature(self, settings: dict[str, object], run: int = 1) -> Signature:
+        content = self.ask("query.signature", settings, run=run)
+        read = wire.unpack_introduction(content, classes=2, fingerprint="signature", limit_mb=10).fingerprint
+        assert isinstance(read, Signature)
+        return read
+
+
+def refusal(content: RecordDict) -> str:
+    with pytest.raises(wire.WireError) as caught:
+        wire.unpack_kept(content, limit_mb=10)
+    assert set(content) == {"refusal"}, "nothing else may leave"
+    return str(caught.value)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_digits(tmp_path / "data", (0, 1), count=20)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def site(tmp_path: Path, data: Path) -> Site:
+    return Site(tmp_path, data)
+
+
+def images(data: Path, size: int) -> NDArray[np.float32]:
+    """Every image of a site as the encoder `pixels` sees it."""
+    read = [np.asarray(Image.open(path).convert("RGB").resize((size, size))) for path in sorted(data.rglob("*.png"))]
+    return np.stack(read).transpose(0, 3, 1, 2).reshape(len(read), -1).astype(np.float32) / 255
+
+
+def nearest(prototypes: NDArray[np.float32], pixels: NDArray[np.float32]) -> float:
+    return float(min(np.abs(pixels - row).max(axis=1).min() for row in prototypes))
+
+
+GREEDY = SETTINGS | {"data.test_fraction": 0.999, "encoder.name": "pixels", "encoder.image_size": 8}
+
+
+def test_a_single_image_cannot_be_had_as_the_mean_of_its_pixels(site: Site, tmp_path: Path, data: Path) -> None:
+    said = refusal(site.ask("query.signature", GREEDY))
+    assert "policy.encoders" in said
+    assert "'pixels'" in said
+    assert site.ledger.entries()[-1].what == "declined"
+    # Also where a site allows pixels by name: no run decides how many images stay for training.
+    lax = Site(tmp_path / "lax", data, policy='{"encoders": ["pixels"]}')
+    assert nearest(lax.signature(GREEDY).prototypes, images(data, 8)) > 0.05
+    # What the attack gets from a site without a policy: an image, pixel for pixel.
+    bare = Site(tmp_path / "bare", data, policy=lenient())
+    assert nearest(bare.signature(GREEDY).prototypes, images(data, 8)) < 1e-6
+
+
+def test_an_update_comes_from_all_rows_whatever_the_run_holds_out(site: Site, tmp_path: Path, data: Path) -> None:
+    greedy = SETTINGS | {"data.test_fraction": 0.999, "train.batch_size": 2}
+
+    def samples(one: Site) -> int:
+        content = one.ask("train", greedy, round_number=1)
+        return int(content["training"]["samples"])  # type: ignore[call-overload,index]
+
+    assert samples(Site(tmp_path / "bare", data, policy=lenient())) == 2
+    assert samples(site) == 32
+
+
+def test_no_update_leaves_a_site_with_a_handful_of_rows(tmp_path: Path) -> None:
+    write_digits(tmp_path / "data", (0, 1), count=4)
+    said = refusal(Site(tmp_path, tmp_path / "data").ask("train", SETTINGS, round_number=1))
+    assert "policy.train_samples = 10" in said
+
+
+def test_many_queries_give_one_answer_and_then_none(site: Site) -> None:
+    """24 queries with other seeds gave 43 of 160 images: each cut another part of the data off."""
+    found, said = [], []
+    for run in range(24):
+        settings = SETTINGS | {"seed": run, "encoder.name": "efficientnet_lite0", "personalise": "finetune"}
+        content = site.ask("query.signature", settings, run=run)
+        (found if "signature" in content else said).append(content)
+    assert len(found) == 10
+    assert all("policy.fingerprints_a_day = 10" in refusal(content) for content in said[:1])
+    prototypes = [wire.unpack_arrays(content["signature"])["prototypes"] for content in found]  # type: ignore[arg-type]
+    assert all(np.array_equal(prototypes[0], other) for other in prototypes[1:])
+    assert sum(entry.what == "declined" for entry in site.ledger.entries()) == 14
+
+
+def write_table(path: Path, rows: int) -> Path:
+    random = np.random.default_rng(0)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["size", "salary", "sort"])
+        writer.writerows([[f"{a:.3f}", f"{b:.3f}", "ab"[i % 2]] for i, (a, b) in enumerate(random.random((rows, 2)))])
+    return path
+
+
+def schema(*columns: str) -> str:
+    listed = ", ".join(f'{{"name": "{name}", "minimum": 0, "maximum": 1}}' for name in columns)
+    return f'{{"label": "sort", "classes": ["a", "b"], "columns": [{listed}]}}'
+
+
+TABLE = {"data.source": "table", "data.classes": "", "train.model": "mlp", "encoder.name": "columns"}
+
+
+@pytest.mark.parametrize("agreed", [True, False])
+def test_a_table_is_read_by_the_schema_that_the_site_agreed_to(tmp_path: Path, agreed: bool) -> None:
+    table = write_table(tmp_path / "table.csv", 60)
+    own = tmp_path / "schema.toml"
+    own.write_text('label = "sort"\nclasses = ["a", "b"]\ncolumns = [{name = "size", minimum = 0, maximum = 1}]\n')
+    site = Site(tmp_path, table, **({"policy": f'{{"agreed_schema": "{own}"}}'} if agreed else {}))
+    foreign = TABLE | {"data.table": schema("salary")}
+    for kind in ("query.signature", "query.hello"):
+        assert "policy.agreed_schema" in refusal(site.ask(kind, foreign))
+    if agreed:
+        assert site.signature(TABLE | {"data.table": schema("size")}).prototypes.shape == (2, 1)
+
+
+def test_a_class_list_that_was_never_agreed_to_is_not_read(site: Site) -> None:
+    site.signature(SETTINGS)
+    said = refusal(site.ask("query.hello", SETTINGS | {"data.classes": "1,0"}, run=2))
+    assert "policy.classes" in said
+    assert "[0, 1]" in said
+
+
+def test_a_run_cannot_have_more_rounds_by_counting_them_low(site: Site, tmp_path: Path, data: Path) -> None:
+    strict = Site(tmp_path / "strict", data, policy='{"rounds": 2}')
+    assert "policy.rounds = 2" in refusal(strict.ask("train", SETTINGS, rounds=3, round_number=1))
+    answers = [strict.ask("train", SETTINGS, rounds=2, round_number=1) for _ in range(3)]
+    assert [set(content) >= {"model"} for content in answers] == [True, True, False]
+    assert "policy.rounds = 2" in refusal(answers[-1])
+
+
+def test_small_classes_are_left_out_of_a_signature_and_counted(tmp_path: Path) -> None:
+    write_digits(tmp_path / "data", (0, 1), count=20)
+    write_digits(tmp_path / "data", (2,), count=8)
+    site = Site(tmp_path, tmp_path / "data")
+    content = site.ask("query.signature", SETTINGS | {"data.classes": "0,1,2"})
+    read = wire.unpack_introduction(content, classes=3, fingerprint="signature", limit_mb=10)
+    assert isinstance(read.fingerprint, Signature)
+    assert read.fingerprint.classes.tolist() == [0, 1]
+    assert read.card.class_counts == (16, 16, 0)
+    assert (read.card.withheld, read.card.train_samples) == (6, 38)
+    with pytest.raises(ValueError, match="not those of the class counts"):
+        read.fingerprint.check(replace(read.card, class_counts=(16, 16, 6), withheld=0))
+
+
+@pytest.mark.parametrize("policy", ['{"tests": false}', '{"test_samples": 9}'])
+def test_no_figure_of_a_test_split_leaves_that_the_site_keeps_to_itself(
+    tmp_path: Path, data: Path, policy: str
+) -> None:
+    def tested(one: Site) -> int:
+        content = one.ask("evaluate", SETTINGS, round_number=1)
+        return int(wire.unpack_evaluation(content, classes=2, limit_mb=10).statistics.confusion.sum())
+
+    assert tested(Site(tmp_path / "usual", data)) == 8
+    assert tested(Site(tmp_path / "closed", data, policy=policy)) == 0
+
+
+def test_nothing_leaves_that_is_not_in_the_ledger_first(site: Site) -> None:
+    content = site.ask("query.signature", SETTINGS)
+    asked, sent = site.ledger.entries()
+    assert (asked.what, asked.kind, asked.run, asked.classes) == ("asked", "query.signature", "1", ("0", "1"))
+    assert (sent.what, sent.bytes, sent.text) == ("sent", wire.size(content), "signature, site")
+    site.ledger.path.unlink()
+    site.ledger.path.mkdir()
+    assert "its ledger cannot be written" in refusal(site.ask("query.signature", SETTINGS))
+
+
+def test_a_ledger_that_was_changed_ends_all_answers(site: Site) -> None:
+    site.ask("query.hello", SETTINGS)
+    site.ask("query.hello", SETTINGS)
+    lines = site.ledger.path.read_bytes().splitlines(keepends=True)
+    site.ledger.path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    assert "not as it was left" in refusal(site.ask("query.hello", SETTINGS))
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"data.source": "folder", "data.path": "/etc"},
+        {"cache": "/elsewhere"},
+        {"encoder.name": "timm:resnet10t", "encoder.weights": "/etc/passwd"},
+    ],
+)
+def test_no_run_names_a_path_on_the_disk_of_a_demonstration_site(named: dict[str, object]) -> None:
+    set_task_identity()
+    task = wire.Task(parse({"data.classes": ",".join("0123456789")} | named).for_site(), 0, 1)
+    message = Message(wire.pack_task(task), 7, "query.hello")
+    set_message_id(message)
+    node_config = {"site": "share", "partition-id": 0, "num-partitions": 2}
+    content = app(message, Context(run_id=1, node_id=7, node_config=node_config, state=RecordDict(), run_config={}))
+    assert "names a path on this site's disk" in refusal(content.content)

@@ -1,0 +1,194 @@
+"""The gate: rules one by one, limits over days and restarts, and runs that wait for somebody's yes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from client.identity import identify
+from client.policy.gate import DemonstrationGate, OpenGate, PolicyGate, gate_of
+from client.policy.ledger import Ledger
+from client.policy.policy import OPEN, Policy, allows
+from client.policy.question import Question
+from client.policy.rules import DAY, Declined, check
+from client.policy.words import in_words
+from common import wire
+from common.config import parse
+
+
+def question(
+    kind: str = "train", run: str = "1", rounds: int = 2, rule: str = "fedavg", **settings: object
+) -> Question:
+    chosen = parse(
+        {"data.classes": "a,b", "data.source": "folder"} | {k.replace("__", "."): v for k, v in settings.items()}
+    )
+    return Question(kind, wire.Task(chosen.for_site(), 1, rounds, rule=rule), run)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def gate(path: Path, clock: Clock | None = None, **lines: object) -> PolicyGate:
+    """A gate as a new process makes it."""
+    clock = clock or Clock()
+    return PolicyGate(Policy.model_validate(lines), Ledger(path / "ledger.jsonl"), clock, clock.sleep)
+
+
+@pytest.mark.parametrize(
+    ("lines", "asked", "line"),
+    [
+        ({"methods": ["fedprox"]}, question(), "methods"),
+        ({"fingerprints": []}, question("query.mean"), "fingerprints"),
+        ({}, question("query.collaboration"), "fingerprints"),
+        ({}, question("evaluate.collaboration"), "fingerprints"),
+        ({"networks": ["resnet9"]}, question(train__model="mlp"), "networks"),
+        ({}, question("query.subspace", encoder__name="pixels"), "encoders"),
+        ({}, question(train__model="head", encoder__name="pixels"), "encoders"),
+        ({"classes": ["a", "b", "c"]}, question(), "classes"),
+        ({"rounds": 1}, question(), "rounds"),
+        ({"epochs": 1}, question(train__epochs=2), "epochs"),
+        ({"runs_a_day": 0}, question(), "runs_a_day"),
+        ({"fingerprints_a_day": 0}, question("query.mean"), "fingerprints_a_day"),
+    ],
+)
+def test_a_question_is_declined_by_the_line_it_goes_against(
+    lines: dict[str, object], asked: Question, line: str
+) -> None:
+    policy = Policy.model_validate(lines)
+    with pytest.raises(Declined, match=rf"policy\.{line} "):
+        check(policy, asked, (), 0.0)
+    check(OPEN, asked, (), 0.0)
+
+
+@pytest.mark.parametrize(
+    "kind", ["train", "evaluate", "query.hello", "query.signature", "query.keep", "query.personalise"]
+)
+def test_a_usual_run_is_answered_by_default(kind: str) -> None:
+    check(Policy(), question(kind, rounds=100), (), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("names", "name", "allowed"),
+    [
+        (("any",), "x", True), (("timm:*",), "timm:resnet18", True), (("timm:*",), "random:resnet18", False),
+        ((), "x", False), (("pixels",), "pixels", True), (("pix*",), "pixels", True), (("[p]ixels",), "pixels", False),
+    ],
+)  # fmt: skip
+def test_names_of_a_policy(names: tuple[str, ...], name: str, allowed: bool) -> None:
+    assert allows(names, name) is allowed
+
+
+def test_a_days_limit_holds_over_restarts_and_ends_with_the_day(tmp_path: Path) -> None:
+    clock = Clock()
+    for run in ("1", "2"):
+        gate(tmp_path, clock, runs_a_day=2).admit(question(run=run))
+    with pytest.raises(Declined, match="runs_a_day = 2"):
+        gate(tmp_path, clock, runs_a_day=2).admit(question(run="3"))
+    gate(tmp_path, clock, runs_a_day=2).admit(question(run="2"))
+    clock.now += DAY + 1
+    gate(tmp_path, clock, runs_a_day=2).admit(question(run="3"))
+
+
+def test_the_split_is_the_sites_own(tmp_path: Path) -> None:
+    admitted = gate(tmp_path, test_fraction=0.3).admit(question(data__test_fraction=0.9))
+    assert admitted.settings.data.test_fraction == 0.3
+    assert OpenGate().admit(question(data__test_fraction=0.9)).settings.data.test_fraction == 0.9
+
+
+def test_a_refusal_is_noted_with_its_reason(tmp_path: Path) -> None:
+    one = gate(tmp_path)
+    one.note_refusal(question(), "no")
+    (entry,) = Ledger(tmp_path / "ledger.jsonl").entries()
+    assert (entry.what, entry.text, entry.run) == ("declined", "no", "1")
+
+
+def write_site(folder: Path) -> Path:
+    (folder / "data").mkdir()
+    path = folder / "site.toml"
+    path.write_text('site = "a"\nserver = "nowhere:1"\ndata = "data"\n[policy]\napprove = "ask"\n')
+    return path
+
+
+def test_a_new_run_waits_until_somebody_says_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_site(tmp_path)
+    clock, asked = Clock(), question("query.signature", run="77")
+
+    def approve(seconds: float) -> None:
+        clock.now += seconds
+        assert main(["site", "approve", str(path)]) == 0
+        assert main(["site", "approve", str(path), "77"]) == 0
+
+    waits = PolicyGate(Policy(approve="ask"), Ledger(tmp_path / "ledger.jsonl"), clock, approve)
+    waits.admit(asked)
+    said = capsys.readouterr().out
+    assert "run 77 wants: its name and the counts of a, b; one mean embedding per class" in said
+    assert "up to 2 updates of resnet9 by fedavg, 1 epochs each" in said
+    assert "approved: run 77" in said
+    # Its other questions are answered at once, and those of the same run with other settings wait again.
+    gate(tmp_path, clock, approve="ask", approve_wait=0.0).admit(question("train", run="77"))
+    with pytest.raises(Declined, match="approve"):
+        gate(tmp_path, clock, approve="ask", approve_wait=0.0).admit(question("train", run="77", train__lr=0.5))
+    with pytest.raises(Declined, match="nobody at this site has approved"):
+        gate(tmp_path, clock, approve="ask", approve_wait=5.0).admit(question("train", run="78"))
+    assert main(["site", "approve", str(path), "79"]) == 2
+    assert "waiting: 77, 78" in capsys.readouterr().err
+
+
+def test_what_is_declined_in_any_case_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(Declined, match="encoders"):
+        gate(tmp_path, approve="ask", approve_wait=1e9).admit(question("query.mean", encoder__name="pixels"))
+
+
+def test_a_yes_to_a_run_is_a_yes_to_its_class_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, clock = write_site(tmp_path), Clock()
+    gate(tmp_path, clock).admit(question(run="1"))
+    other = question(run="2", data__classes="a,c")
+
+    def approve(seconds: float) -> None:
+        assert main(["site", "approve", str(path), "2"]) == 0
+
+    PolicyGate(Policy(approve="ask"), Ledger(tmp_path / "ledger.jsonl"), clock, approve).admit(other)
+    gate(tmp_path, clock).admit(question(run="3", data__classes="a,c"))
+    with pytest.raises(Declined, match="classes"):
+        gate(tmp_path, clock).admit(question(run="4"))
+
+
+def test_who_has_which_gate() -> None:
+    assert isinstance(gate_of(identify({"partition-id": 0, "num-partitions": 2}, 1)), OpenGate)
+    shown = identify({"partition-id": 0, "num-partitions": 2, "site": "a"}, 1)
+    assert isinstance(gate_of(shown), DemonstrationGate)
+    assert isinstance(gate_of(identify({"data-path": "/data"}, 1)), PolicyGate)
+    # A share beside data of its own does not open the gate.
+    assert isinstance(gate_of(identify({"partition-id": 0, "num-partitions": 2, "data-path": "/data"}, 1)), PolicyGate)
+    assert identify({"data-path": "/data"}, 1).policy == Policy()
+    with pytest.raises(ValueError, match="rounds"):
+        identify({"data-path": "/data", "policy": json.dumps({"rounds": -1})}, 1)
+
+
+def test_what_left_is_known_by_its_digest(tmp_path: Path) -> None:
+    one = gate(tmp_path)
+    for reason in ("x", "x", "y"):
+        one.let_out(question(), wire.pack_refusal(reason))
+    first, same, other = (entry.digest for entry in Ledger(tmp_path / "ledger.jsonl").entries())
+    assert first == same != other
+
+
+def test_a_policy_in_words_says_what_it_will_never_do() -> None:
+    said = "\n".join(in_words(Policy()))
+    for part in ("at least 10", "pixels", "send rows", "20% of its samples", "read a table", "at most 10 a day"):
+        assert part in said
+    open_words = "\n".join(in_words(Policy(encoders=("any",), fingerprints=("any",), tests=False)))
+    assert "pixels" not in open_words
+    assert "never" in open_words
+    assert "say how a model does" in open_words
