@@ -25,7 +25,7 @@ from common.table import Table
 from common.tensors import contiguous, write_tensors
 
 # What a site may keep in the end: its group's model, that model trained further, or one trained on its own data alone.
-Kept = Literal["group", "finetuned", "local"]
+Kept = Literal["group", "finetuned", "local", "own"]
 
 INTEGRATED = (
     "it reads columns that a site's rows become only by that site's private map and mapping: use the model that the "
@@ -75,7 +75,9 @@ class ModelCard(Section):
         (), description="prior = site: class shares that the site expects, in the order of classes; empty: equal ones"
     )
     group: int = Field(ge=0, description="group of sites that trained it")
-    kept: Kept = Field("group", description="group: the group's model; finetuned: trained further; local: alone")
+    kept: Kept = Field(
+        "group", description="group: the group's model; finetuned: trained further; local: alone; own: by its method"
+    )
     round: int = Field(ge=0, description="rounds of training behind it")
     seed: int = Field(0, ge=0, description="seed of the run")
     site: str = Field("", description="the site that keeps it; empty: the coordinator")
