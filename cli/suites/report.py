@@ -13,7 +13,9 @@ from cli.suites.suite import Cell, Suite, slug
 
 _NOTES = """\
 {cores} cores. Best round: the one whose accuracy is highest in the mean over the seeds; mean ± standard deviation
-(n − 1) over the seeds there. Accuracy, macro-F1 and AUC are over all sites' own test samples together. Better alone,
+(n − 1) over the seeds there. Accuracy, macro-F1 and AUC are over all sites' own test samples together, of the model
+that a site is tested with: its group's, or one of its own where the method gives it one. Shared model: the one it
+shares with others then. After own training: what each site held right after its last one (test.held). Better alone,
 better under FedAvg: sites per seed that do better in Local and under FedAvg, each at its own best round. p: two-sided
 Wilcoxon signed-rank test over (site, seed) pairs of accuracy; sites of one seed are not independent, so read it as a
 description. MB: what a site sends and receives over the whole run, mean over the sites."""
