@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from server.clustering.angles import principal_angles, subspace_distance
 from server.clustering.cosine import bipartition, cosine_distance, cosine_similarity, gram
-from server.clustering.directions import decomposed_cosines, k_means, leading_coordinates, matched
+from server.clustering.directions import decomposed_cosines, k_means, leading_coordinates, matched, mean_vector
 from server.clustering.distances import overlap_distance
 from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.linkage import Linkage, MergeTree, agglomerate, merge_tree
@@ -32,6 +32,7 @@ __all__ = [
     "leading_coordinates",
     "matched",
     "mean_silhouette",
+    "mean_vector",
     "merge_tree",
     "modularity_partition",
     "norm_distance",

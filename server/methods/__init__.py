@@ -12,8 +12,9 @@ from common.config import Config, SettingsError, with_values
 from common.encoders import COLUMNS, HEADS
 from common.methods import agreement_on
 from common.tensor_names import is_head
-from server.methods.method import PLAIN, Family, Grouping, Method, Placement
+from server.methods.method import PLAIN, Family, Grouping, Method
 from server.methods.partition import Alone, OneGroup
+from server.methods.training import Placement
 
 _FAMILIES = get_args(Family)
 
