@@ -24,9 +24,9 @@ from common.state import State
 from common.table import Table
 from common.tensors import contiguous, write_tensors
 
-# What a site may keep in the end: its group's model, that model trained further, one trained on its own data alone, or
-# its group's and one of its own together.
-Kept = Literal["group", "finetuned", "local", "blend"]
+# What a site may keep in the end: its group's model, that model trained further, one trained on its own data alone, its
+# group's and one of its own together, or the one that its method makes for it.
+Kept = Literal["group", "finetuned", "local", "blend", "own"]
 
 INTEGRATED = (
     "it reads columns that a site's rows become only by that site's private map and mapping: use the model that the "
@@ -82,7 +82,9 @@ class ModelCard(Section):
     )
     group: int = Field(ge=0, description="group of sites that trained it")
     kept: Kept = Field(
-        "group", description="group: the group's model; finetuned: trained further; local: alone; blend: two of them"
+        "group",
+        description="group: the group's model; finetuned: trained further; local: alone; blend: two of them; own: by "
+        "its method",
     )
     blend: float | None = Field(
         None, gt=0, lt=1, description="kept = blend: weight of the probabilities of `group.*` beside those of `own.*`"

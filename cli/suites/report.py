@@ -15,7 +15,9 @@ from server.report import page, read_run
 
 _NOTES = """\
 {cores} cores. Best round: the one whose accuracy is highest in the mean over the seeds; mean ± standard deviation
-(n − 1) over the seeds there. Accuracy, macro-F1 and AUC are over all sites' own test samples together. Better alone,
+(n − 1) over the seeds there. Accuracy, macro-F1 and AUC are over all sites' own test samples together, of the model
+that a site is tested with: its group's, or one of its own where the method gives it one. Shared model: the one it
+shares with others then. After own training: what each site held right after its last one (test.held). Better alone,
 better under FedAvg: sites per seed that do better in Local and under FedAvg, each at its own best round. Worse off by
 more than noise: those of better alone where zero is outside the 95 % interval of the difference (Newcombe's for two
 independent shares, which is on the safe side: both were tested on the same samples). p: two-sided

@@ -24,7 +24,9 @@ from server.history.events import ReplyAccepted
 from server.history.run_directory import is_finished
 
 # What is read of every round, over all sites.
-CURVES = (*METRICS, "mean_site_accuracy", "worst_tenth_accuracy")
+# Accuracies of other models than those that a run is tested with; not every run has them.
+BESIDE = ("mean_site_shared_accuracy", "mean_site_held_accuracy")
+CURVES = (*METRICS, "mean_site_accuracy", "worst_tenth_accuracy", *BESIDE)
 Curves = dict[str, NDArray[np.float64]]
 
 ALONE, COMMON = "local", "fedavg"
@@ -92,6 +94,9 @@ class Row:
         all figures are of what sites made for themselves after the last round.
     best, final
         Figures at that round and at the last one, by metric.
+    last_mean_of_sites, shared, held
+        Mean over sites at the last round: of the models that sites are tested with, of those they share where that is
+        another one, and of what each held right after its last training.
     worst_tenth
         Mean accuracy of the worst tenth of the sites at the best round.
     ari
@@ -113,6 +118,9 @@ class Row:
     best: dict[str, Spread]
     final: dict[str, Spread]
     mean_of_sites: Spread
+    last_mean_of_sites: Spread
+    shared: Spread
+    held: Spread
     worst_tenth: Spread
     better_alone: float | None
     worse_off: float | None
@@ -149,7 +157,7 @@ def _rounds(folder: Path) -> tuple[Curves, Curves, Curves]:
         for row in csv.DictReader(table):
             if row["scope"] == "overall":
                 for name in CURVES:
-                    curves[name].append(_number(row[name]))
+                    curves[name].append(_number(row.get(name) or ""))
             elif row["scope"] == "site":
                 sites[row["name"]][int(row["round"])] = _number(row["accuracy"])
                 samples[row["name"]][int(row["round"])] = _number(row["samples"])
@@ -169,7 +177,7 @@ def _personalised(summary: dict[str, Any]) -> tuple[Curves, Curves, Curves]:
     found = summary.get("personalised")
     if found is None:
         return {name: np.empty(0) for name in CURVES}, {}, {}
-    curves = {name: np.array([math.nan if found[name] is None else found[name]]) for name in CURVES}
+    curves = {name: np.array([math.nan if found.get(name) is None else found[name]]) for name in CURVES}
     return (
         curves,
         {name: np.array([entry["accuracy"]], np.float64) for name, entry in found["sites"].items()},
@@ -221,6 +229,9 @@ def rows(outcomes: Sequence[Outcome], reference: str) -> Iterator[Row]:
             best={name: Spread.of([outcome.curves[name][place] for outcome in group]) for name in METRICS},
             final={name: Spread.of([outcome.curves[name][-1] for outcome in group]) for name in METRICS},
             mean_of_sites=Spread.of([outcome.curves["mean_site_accuracy"][place] for outcome in group]),
+            last_mean_of_sites=Spread.of([outcome.curves["mean_site_accuracy"][-1] for outcome in group]),
+            shared=Spread.of([outcome.curves[BESIDE[0]][-1] for outcome in group]),
+            held=Spread.of([outcome.curves[BESIDE[1]][-1] for outcome in group]),
             worst_tenth=Spread.of([outcome.curves["worst_tenth_accuracy"][place] for outcome in group]),
             better_alone=_better(own, at_best.get(opponents.get(ALONE, ""))),
             worse_off=_worse_off(own, at_best.get(opponents.get(ALONE, ""))),

@@ -25,7 +25,9 @@ def tables(rows: Sequence[Row], reference: str) -> list[tuple[list[str], Cells]]
         "paper: accuracy / macro-F1 / AUC, %", "ours − paper",
     ]  # fmt: skip
     more = [
-        "method", "seeds", "mean of sites, %", "last round: macro-F1, %", "last round: AUC, %",
+        "method", "seeds", "mean of sites, %", "last round: mean of sites, %",
+        "last round: shared model, mean of sites, %",
+        "last round: after own training, mean of sites, %", "last round: macro-F1, %", "last round: AUC, %",
         "MB a site sends", "MB a site receives", "seconds", "CPU seconds",
     ]  # fmt: skip
     lines = [_good(row) for row in rows]
@@ -58,6 +60,9 @@ def _more(row: Row) -> list[str]:
         row.label,
         ", ".join(map(str, row.seeds)),
         _spread(row.mean_of_sites),
+        _spread(row.last_mean_of_sites),
+        _spread(row.shared),
+        _spread(row.held),
         _spread(row.final["macro_f1"]),
         _spread(row.final["auc"]),
         f"{row.sent:.1f}",

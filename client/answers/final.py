@@ -38,8 +38,10 @@ def keep(request: Request) -> RecordDict:
     if folder is None:
         raise wire.WireError("this site keeps no models")
     visit = request.visit()
-    network = visit.load(request.method.served(visit))
-    card = own_card(request, tested(network, request.site))
+    method = request.method
+    kept = "own" if method.agreement.shared is not None or method.common(visit) is not None else "group"
+    network = visit.load(method.served(visit))
+    card = own_card(request, tested(network, request.site), kept)
     path = keep_model(folder, request.run_id, get_state(network), card)
     _log.info("the final model of group %d is kept in %s", card.group, path)
     return wire.pack_kept(time.perf_counter() - start)

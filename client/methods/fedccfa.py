@@ -12,7 +12,7 @@ from client.methods.method import SiteMethod, Trained, Visit
 from client.training import Objective, features, plain, train
 from common.methods.fedccfa import ANCHORS, BALANCED, HEAD, OWN_HEAD, PROTOTYPES, Settings
 from common.models import Network, get_state, set_state
-from common.state import State
+from common.state import Extras, State
 from common.tensor_names import is_head
 
 
@@ -45,7 +45,7 @@ class ClassifierAlignment(SiteMethod):
         means = np.zeros((len(counts), after.shape[1]), np.float32)
         for label in np.flatnonzero(counts):
             means[label] = after[labels == label].mean(axis=0, dtype=np.float64)
-        extras = {HEAD: own, BALANCED: fair, PROTOTYPES: {"means": means, "counts": counts}}
+        extras: Extras = {HEAD: own, BALANCED: fair, PROTOTYPES: {"means": means, "counts": counts}}
         trained = self.trained(visit, result, extras)
         return Trained(trained.state, trained.samples, trained.loss, trained.extras)
 

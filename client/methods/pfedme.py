@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from client.methods.method import SiteMethod, Trained, Visit
 from client.training import TrainingDiverged, TrainingResult
@@ -36,8 +37,8 @@ class PFedMe(SiteMethod):
     def train(self, visit: Visit) -> Trained:
         """Train θ, and w after it; θ is remembered, w is sent."""
         network, settings = visit.load(visit.received), visit.settings.of(Settings)
-        own = list(network.parameters())
-        w: list[torch.Tensor] = []
+        own: list[Tensor] = list(network.parameters())
+        w: list[Tensor] = []
         steps, mean = 0, math.nan
         for losses in visit.epochs():
             # Copied once the network is where it is trained.

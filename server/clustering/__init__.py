@@ -7,7 +7,7 @@ from server.clustering.angles import principal_angles, subspace_distance
 from server.clustering.chance import Chance, chance_of
 from server.clustering.cosine import bipartition, cosine_distance, cosine_similarity, gram
 from server.clustering.difference import GroupDifference, group_differences
-from server.clustering.directions import decomposed_cosines, k_means, leading_coordinates, matched
+from server.clustering.directions import decomposed_cosines, k_means, leading_coordinates, matched, mean_vector
 from server.clustering.distances import overlap_distance
 from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.guarded import agglomerate_guarded
@@ -47,6 +47,7 @@ __all__ = [
     "leading_coordinates",
     "matched",
     "mean_silhouette",
+    "mean_vector",
     "merge_tree",
     "modularity_partition",
     "norm_distance",

@@ -41,7 +41,7 @@ def leading_coordinates(vectors: Sequence[NDArray[np.floating]], count: int) -> 
 def _first_alike(vectors: Sequence[NDArray[np.floating]]) -> NDArray[np.int64]:
     """The place of the first vector that is equal to each."""
     known: dict[bytes, int] = {}
-    digests = [hashlib.sha256(np.ascontiguousarray(vector)).digest() for vector in vectors]
+    digests = [hashlib.sha256(np.ascontiguousarray(vector).data).digest() for vector in vectors]
     return np.array([known.setdefault(digest, place) for place, digest in enumerate(digests)], np.int64)
 
 
@@ -65,6 +65,11 @@ def k_means(points: NDArray[np.float64], k: int, seed: int) -> NDArray[np.int64]
     with threadpool_limits(limits=1):
         labels = KMeans(k, n_init=_STARTS, random_state=seed % 2**32).fit(points).labels_
     return by_first_member(labels)
+
+
+def mean_vector(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The plain mean, summed in float64."""
+    return np.asarray(np.mean(np.stack(vectors), axis=0, dtype=np.float64), np.float32)
 
 
 def by_first_member(labels: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -13,9 +13,9 @@ from common.encoders import COLUMNS, HEADS
 from common.methods import agreement_on
 from common.signature import Signature
 from common.tensor_names import is_head
-from server.methods.method import PLAIN, Family, Grouping, Method, Placement
+from server.methods.method import PLAIN, Family, Grouping, Method
 from server.methods.partition import Alone, OneGroup
-from server.methods.training import TrainingRule
+from server.methods.training import Placement, TrainingRule
 
 _FAMILIES = get_args(Family)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from common.config import Config
 from common.methods.fl_hc import DIRECTION, START, Settings
 from common.state import State, flat_parameters
-from server.clustering import agglomerate, agglomerate_auto, cosine_distance, norm_distance
+from server.clustering import agglomerate, agglomerate_auto, cosine_distance, mean_vector, norm_distance
 from server.methods.method import Method
 from server.methods.partition import OneGroup
 from server.methods.training import Federation, GroupingRule, Move, Placement, Remembered
@@ -59,7 +59,7 @@ class HierarchicalOnce(GroupingRule):
         labels = self._labels([changes[site] for site in sites])
         for label in range(int(labels.max()) + 1):
             members = tuple(site for site, own in zip(sites, labels, strict=True) if own == label)
-            mean = np.mean([changes[site] for site in members], axis=0, dtype=np.float64).astype(np.float32)
+            mean = mean_vector([changes[site] for site in members])
             if label == 0:
                 self._means[origin] = mean
             else:

@@ -13,7 +13,7 @@ from common.extras import InvalidExtras
 from common.methods.flexcfl import COLD_START, LABELS, SHIFT, START
 from common.randomness import derive_seed, generator
 from common.state import Extras, State, flat_parameters
-from server.clustering import cosine_distance, decomposed_cosines, k_means
+from server.clustering import cosine_distance, decomposed_cosines, k_means, mean_vector
 from server.methods.method import Method
 from server.methods.partition import OneGroup
 from server.methods.training import Contribution, Federation, Move, Opening, Placement, Remembered, TrainingRule
@@ -60,9 +60,7 @@ class GroupColdStart(TrainingRule):
         for group in sorted(set(groups.values())):
             members = [site for site, own in groups.items() if own == group]
             starts[group] = _mean([models[site] for site in members])
-            self._firsts[group] = np.mean([changes[site] for site in members], axis=0, dtype=np.float64).astype(
-                np.float32
-            )
+            self._firsts[group] = mean_vector([changes[site] for site in members])
         others = sorted(set(everybody) - set(drawn))
         late = self._asked(others, 0) if others else {}
         groups |= {site: self._nearest(self._change(model))[0] for site, model in late.items()}

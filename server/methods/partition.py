@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from common.config import ClusterSettings
 from server.clustering import Chance, agglomerate, agglomerate_auto, agglomerate_guarded, modularity_partition
-from server.methods.method import Grouping, Placement
+from server.methods.method import Grouping
+from server.methods.training import Placement
 
 
 class OneGroup:

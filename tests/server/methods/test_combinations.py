@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from common.config import SettingsError, parse
+from common.methods.per_fedavg import Settings
 from server.history.events import GroupsFormed, MemoryLost, RoundFinished, RoundTrained, SiteLeftOut
 from server.methods import METHODS, RULES, recipe, settle
 from tests.support.resuming import check_resumed
@@ -102,7 +103,7 @@ def test_what_does_not_is_settled() -> None:
 
 
 def test_what_a_rule_fixes_is_fixed_in_groups_too() -> None:
-    assert settle(parse({"method": "fmcl", "train.rule": "per-fedavg-hf"})).methods.per_fedavg.gradient == "hf"
+    assert settle(parse({"method": "fmcl", "train.rule": "per-fedavg-hf"})).of(Settings).gradient == "hf"
 
 
 def test_a_resumed_run_ends_in_the_same_bits(small_config: MakeConfig, tmp_path: Path) -> None:

@@ -124,11 +124,18 @@ def test_a_newcomer_starts_from_the_common_model_of_its_first_round(small_config
     assert not record.of(MemoryLost)
 
 
+def test_the_coordinators_copy_has_no_figures_of_the_sites_own_models(small_config: MakeConfig, tmp_path: Path) -> None:
+    for method, tested in (("ditto", False), ("fedavg", True)):
+        out = run_to_disk(small_config(method=method, rounds=1, sites=2), tmp_path / method)
+        assert (open_model(out / "models" / "group-0.safetensors")[1].test is not None) == tested
+
+
 def test_the_site_keeps_its_own_model(small_config: MakeConfig, tmp_path: Path) -> None:
     folders = {index: {"models": str(tmp_path / str(index))} for index in range(6)}
     run(small_config(method="ditto", rounds=1), node_configs=folders)
     kept = sorted(tmp_path.rglob("model.safetensors"))
     assert len(kept) == 6
+    assert [open_model(path)[1].kept for path in kept] == ["own"] * 6
     heads = [open_model(path)[0].state_dict()["head.weight"].numpy() for path in kept]
     assert not np.array_equal(heads[0], heads[1])
 

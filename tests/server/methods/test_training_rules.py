@@ -30,16 +30,18 @@ from server.history.events import (
 from server.methods import METHODS, settle
 from server.methods.cfl import RecursiveBipartition
 from server.methods.ifca import LeastLoss
-from server.methods.training import Contribution, Move, TrainingRule
+from server.methods.training import Contribution, GroupingRule, Move
 from tests.support.loopback import LoopbackGrid
+from tests.support.rules import Sites
 from tests.support.runs import MakeConfig, Record, failed, on, run, run_to_disk
 
 
-class Sites:
-    """What a rule may ask of the federation: starts are numbered, and `answer` tells the losses under some of them."""
+class Starts(Sites):
+    """Starts are numbered, and `losses` tells the sites' losses under some of them."""
 
-    def __init__(self, answer: Callable[[Sequence[State]], Mapping[str, Sequence[float]]] = lambda starts: {}) -> None:
-        self._answer = answer
+    def __init__(self, losses: Callable[[Sequence[State]], Mapping[str, Sequence[float]]] = lambda starts: {}) -> None:
+        super().__init__()
+        self._losses = losses
 
     def sizes(self, group: int) -> dict[str, int]:
         raise AssertionError("nobody needs to know")
@@ -47,11 +49,11 @@ class Sites:
     def draw(self, number: int) -> State:
         return {"number": np.array(number)}
 
-    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None]) -> dict[str, Extras]:
+    def ask(self, question: str, extras: Extras, check: Callable[[Extras], None], **_: object) -> dict[str, Extras]:
         assert question == LOSSES
         starts = [extras[f"{OTHERS}.{number}"] for number in range(len(extras))]
         answers: dict[str, Extras] = {}
-        for site, values in self._answer(starts).items():
+        for site, values in self._losses(starts).items():
             answer: Extras = {LOSSES: {"values": np.array(values)}}
             with suppress(InvalidExtras):
                 check(answer)
@@ -61,14 +63,14 @@ class Sites:
 
 def cfl(after: int = 0, mean_norm: float = 0.4, max_norm: float = 1.6, fraction: float = 1.0) -> RecursiveBipartition:
     values = {"cfl.after": after, "cfl.mean_norm": mean_norm, "cfl.max_norm": max_norm, "train.fraction": fraction}
-    return RecursiveBipartition(parse({"method": "cfl", **values}), Sites())
+    return RecursiveBipartition(parse({"method": "cfl", **values}), Starts())
 
 
-def splits_of(rule: TrainingRule, round_number: int, groups: Mapping[int, Sequence[str]]) -> list[Move]:
+def splits_of(rule: GroupingRule, round_number: int, groups: Mapping[int, Sequence[str]]) -> list[Move]:
     return list(rule.review(round_number, groups))
 
 
-def show(rule: TrainingRule, changes: Mapping[str, Sequence[float]], group: int = 0, round_number: int = 1) -> None:
+def show(rule: GroupingRule, changes: Mapping[str, Sequence[float]], group: int = 0, round_number: int = 1) -> None:
     for site, change in changes.items():
         before = {"head.weight": np.ones(len(change), np.float32), "norm.running_mean": np.zeros(1, np.float32)}
         after = {
@@ -202,7 +204,7 @@ class TestCfl:
 
 
 def ifca(answer: Callable[[Sequence[State]], Mapping[str, Sequence[float]]] = lambda starts: {}) -> LeastLoss:
-    return LeastLoss(parse({"method": "ifca", "cluster.k": 2}), Sites(answer))
+    return LeastLoss(parse({"method": "ifca", "cluster.k": 2}), Starts(answer))
 
 
 class TestIfca:
