@@ -25,9 +25,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from cli.simulation.embedding import embed_sites, needs_embeddings
 from cli.simulation.one_process import OneProcessGrid
 from client.app import app as client_app
-from common.config import Config
+from client.data import NoUsableData
+from common.config import Config, SettingsError
 from common.encoders import HEADS
 from server.app import conduct
 from server.history.events import Event, Listener, RunEnded
@@ -72,6 +74,8 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
             # A head is trained sooner than the engine has started.
             if jobs == 1 or (jobs == 0 and config.train.model in HEADS):
                 _quieten_flower()
+                if needs_embeddings(config):
+                    _embed(config)
                 conduct(OneProcessGrid(client_app, config.sites, stop), config, listeners, stop, directory)
                 return outcome.value
             run_engine(server_app, client_app, config.sites, jobs)
@@ -92,6 +96,14 @@ def run_engine(server_app: ServerApp, app: ClientApp, sites: int, jobs: int = 0)
         "client_resources": {"num_cpus": 1, "num_gpus": gpus / jobs if gpus else 0.0},
     }
     run_simulation(server_app, app, sites, backend_config=backend)  # type: ignore[arg-type]
+
+
+def _embed(config: Config) -> None:
+    """Embed what all sites hold in one go; what is wrong with a site's data or the encoder is said when it is asked."""
+    try:
+        embed_sites(config, tests=config.train.model in HEADS)
+    except (SettingsError, NoUsableData, OSError) as error:
+        logging.getLogger("coterie").warning("images are embedded site by site: %s", error)
 
 
 def _quieten_flower() -> None:

@@ -6,23 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from cli.simulation.embedding import embed_sites, needs_embeddings
 from cli.simulation.preflight import prepare
 from cli.suites.suite import Cell
-from client.data import load_site
-from client.embeddings import embeddings
-from client.encoder import load_encoder
-from client.identity import Identity, cache_folder
 from common.config import Config
-from common.encoders import COLUMNS, HEADS
-from common.mean_feature import MeanFeature
-from common.signature import Signature
-from common.subspace import Subspace
 from server.history.run_directory import is_finished
-from server.methods import get_method
-
-_EMBEDDED = {Signature.kind, MeanFeature.kind, Subspace.kind}
 
 
 def prepare_cells(cells: Sequence[Cell], *, embed: bool, say: Callable[[str], None]) -> list[Cell]:
@@ -53,8 +41,7 @@ def _embed_once(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
     done = set()
     for cell in cells:
         config = cell.config
-        needed = get_method(config.method).fingerprint in _EMBEDDED or config.train.model in HEADS
-        if not needed or config.encoder.name.startswith("random:") or config.encoder.name == COLUMNS:
+        if not needs_embeddings(config) or config.encoder.name.startswith("random:"):
             continue
         # Where sites have devices of their own, their images are others for every seed and partition.
         devices = config.partition.shift == "devices"
@@ -62,22 +49,6 @@ def _embed_once(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
         if key in done or is_finished(Path(config.out), config):
             continue
         done.add(key)
-        site = Identity("000", None, (0, config.sites), None)
-        parts = [
-            load_site(replace(site, partition=(index, config.sites)), config.for_site(), rounds=config.rounds)
-            for index in range(config.sites)
-        ]
-        held = [np.union1d(part.train, part.test) for part in parts]
-        say(
-            f"embedding {sum(map(len, held))} images of {cell.data} by {config.encoder.name}, but for those in the "
-            "cache …"
-        )
-        encoder = load_encoder(config.encoder, config.seed)
-        cache = cache_folder(site, config.cache)
-        sources = (
-            zip((part.images for part in parts), held, strict=True)
-            if devices
-            else [(parts[0].images, np.sort(np.concatenate(held)))]
-        )
-        for images, rows in sources:
-            embeddings(encoder, images, rows, cache, config.encoder.batch_size)
+        say(f"embedding the images of {cell.data} by {config.encoder.name}, but for those in the cache …")
+        # The test parts, too: in the runs of other seeds they are trained on.
+        embed_sites(config, tests=True)
