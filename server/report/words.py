@@ -11,9 +11,10 @@ import numpy as np
 
 from common.readable import duration, megabytes, percent
 from server.clustering import Chance
+from server.clustering.guarded import NO_STRUCTURE
 from server.history.events import RehearsalDone
 from server.report.record import RunRecord, accuracies
-from server.report.study import LEFT_OUT, NO_STRUCTURE, Study, reading
+from server.report.study import LEFT_OUT, Study, reading
 from server.report.training_figures import baseline, naming_accuracy
 
 _NAMED = 8
