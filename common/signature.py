@@ -51,7 +51,7 @@ class Signature(Fingerprint):
     classes: NDArray[np.int64]
     prototypes: NDArray[np.float32]
     shares: NDArray[np.float64]
-    scatter: NDArray[np.float64] = field(default=None)  # type: ignore[assignment]
+    scatter: NDArray[np.float64] = field(default=None)  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         if self.scatter is None:

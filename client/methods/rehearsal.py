@@ -122,7 +122,8 @@ class Folded:
 
 def _softmax(scores: NDArray[np.floating]) -> NDArray[np.floating]:
     scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return scores / scores.sum(axis=-1, keepdims=True)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
 
 
 SITE = Rehearsal

@@ -11,10 +11,11 @@ import numpy as np
 
 from common.readable import duration, megabytes, percent
 from server.clustering import Chance
+from server.clustering.guarded import NO_STRUCTURE
 from server.history.events import RehearsalDone
 from server.report.beside_local import joining_words, local_run
 from server.report.record import RunRecord, accuracies
-from server.report.study import LEFT_OUT, NO_STRUCTURE, Study, reading
+from server.report.study import LEFT_OUT, Study, reading
 from server.report.training_figures import baseline, naming_accuracy
 from server.report.wording import count, names
 
