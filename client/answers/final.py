@@ -13,14 +13,14 @@ from client.fingerprints import collaborator
 from client.identity import models_folder
 from client.keeping import keep_model, site_card
 from client.networks import own_weights
-from client.personal import Kept, Personalisation
+from client.personal import Personalisation
 from client.request import Request, tested
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
 from common.collaboration import Answer
 from common.encoders import HEADS
 from common.extras import InvalidExtras, Network
-from common.kept_model import PRIVATE, ModelCard
+from common.kept_model import PRIVATE, Kept, ModelCard
 from common.methods import dc_cfl
 from common.metrics import EvaluationStatistics, summarise
 from common.models import InvalidState, get_state
@@ -39,7 +39,7 @@ def keep(request: Request) -> RecordDict:
         raise wire.WireError("this site keeps no models")
     visit = request.visit()
     method = request.method
-    kept = "own" if method.agreement.shared is not None or method.common(visit) is not None else "group"
+    kept: Kept = "own" if method.agreement.shared is not None or method.common(visit) is not None else "group"
     network = visit.load(method.served(visit))
     card = own_card(request, tested(network, request.site), kept)
     path = keep_model(folder, request.run_id, get_state(network), card)
@@ -58,7 +58,8 @@ def personalise(request: Request) -> RecordDict:
     chosen = personalisation.choose(group, visit.start)
     network = personalisation.network(chosen)
     statistics = tested(network, request.site)
-    stored = _stored(request, lambda: (get_state(network), own_card(request, statistics, chosen)))
+    blend = chosen.weight if chosen.own is not None else None
+    stored = _stored(request, lambda: (get_state(network), own_card(request, statistics, chosen.kept, blend)))
     return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, chosen.kept, stored))
 
 
@@ -104,9 +105,13 @@ def own_model(answer: Answer, request: Request, statistics: EvaluationStatistics
 
 
 def own_card(
-    request: Request, statistics: EvaluationStatistics, chosen: Kept | None = None, note: str = ""
+    request: Request,
+    statistics: EvaluationStatistics,
+    kept: Kept = "group",
+    blend: float | None = None,
+    note: str = "",
 ) -> ModelCard:
-    """The card of a model that the site keeps; `chosen` by itself, if it is not its group's as it came."""
+    """The card of a model that the site keeps; `blend` is the weight of its group's, if it keeps two."""
     if request.task.group is None:
         raise wire.WireError("the model is of no group")
     settings = request.settings
@@ -125,8 +130,8 @@ def own_card(
         round_number=request.task.round_number,
         run=str(request.run_id) if request.run_id else "",
         shares=tuple(class_shares(request.site.class_counts).tolist()) if with_shares else (),
-        kept="group" if chosen is None else chosen.kept,
-        blend=chosen.weight if chosen is not None and chosen.own is not None else None,
+        kept=kept,
+        blend=blend,
         note=note,
         weights_digest=digest_of(request),
     )

@@ -202,7 +202,11 @@ class Enrolment:
         usual = common_weights(known)
         for name, (introduction, node) in sorted(found.items()):
             if (own := introduction.card.weights) != usual:
-                self._turn_away(node, round_number, f"{name}: {_other_weights(self._config, own, usual)}")
+                self._turn_away(
+                    _Node(node, self._registered.get(node, "")),
+                    round_number,
+                    f"{name}: {_other_weights(self._config, own, usual)}",
+                )
         return {name: one for name, one in found.items() if one[0].card.weights == usual}
 
     def _comparable(

@@ -11,8 +11,9 @@ from common.config import ClusterSettings, Config
 from common.randomness import generator
 from common.signature import Signature
 from server.clustering import Chance, chance_of, find_place, overlap_distance
-from server.methods.method import Described, Method, Placement
+from server.methods.method import Described, Method
 from server.methods.partition import Agglomerative
+from server.methods.training import Placement
 
 
 def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:

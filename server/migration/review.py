@@ -128,8 +128,10 @@ class Migration(Mover):
         members = self._roster.members
         fresh = [answers[suspect.site] for suspect in suspects]
         distance = self._method.distance([*members, *fresh], self._config)
-        counts = np.array([one.card.class_counts for one in (*members, *fresh)], np.float64)
-        shares = counts / counts.sum(axis=1, keepdims=True)
+        cards = [*(member.card for member in members), *(one.card for one in fresh)]
+        counts = np.array([card.class_counts for card in cards], np.float64)
+        # A site may be too small to name any of its classes.
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         rows = np.arange(len(members))
         position = {member.name: index for index, member in enumerate(members)}
         for row, suspect in enumerate(suspects, start=len(members)):
