@@ -14,7 +14,8 @@ from cli.arguments import EXIT_CODES, Subparsers
 from common.config import load
 
 CONFIG = Path(__file__).parents[2] / "configs" / "demo.toml"
-METHODS = ("fmcl", "fedavg", "local")
+# A choice of groups is for methods that form some.
+METHODS = {"fmcl": {}, "fedavg": {"cluster.choice": "silhouette"}, "local": {"cluster.choice": "silhouette"}}
 
 
 def register(jobs: Subparsers) -> None:
@@ -36,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
 
     out = (options.out or Path("runs") / stamped("demo")).absolute()
     table = Table("method", "groups", "accuracy", "macro-F1", "AUC", "mean of sites", "worst tenth", "seconds")
-    for method in METHODS:
-        config = load(CONFIG, {"method": method, "seed": options.seed, "out": str(out / method)})
+    for method, changes in METHODS.items():
+        config = load(CONFIG, {"method": method, "seed": options.seed, "out": str(out / method), **changes})
         if (outcome := simulate(prepare(config))) != "finished":
             return EXIT_CODES[outcome]
         summary = json.loads((out / method / SUMMARY).read_text(encoding="utf-8"))
