@@ -15,7 +15,11 @@ from common.config import load
 
 CONFIG = Path(__file__).parents[2] / "configs" / "demo.toml"
 # A choice of groups is for methods that form some.
-METHODS = {"fmcl": {}, "fedavg": {"cluster.choice": "silhouette"}, "local": {"cluster.choice": "silhouette"}}
+METHODS: dict[str, dict[str, str]] = {
+    "fmcl": {},
+    "fedavg": {"cluster.choice": "silhouette"},
+    "local": {"cluster.choice": "silhouette"},
+}
 
 
 def register(jobs: Subparsers) -> None:
