@@ -65,7 +65,7 @@ def _spread(residuals: NDArray[np.float64], freedom: int) -> float:
     product = (residuals @ residuals.T if few else residuals.T @ residuals) / freedom
     trace, squares = float(np.trace(product)), float(np.square(product).sum())
     unbiased = (squares - trace**2 / freedom) * freedom**2 / ((freedom - 1) * (freedom + 2))
-    return max(unbiased, trace**2 / residuals.shape[1])
+    return float(max(unbiased, trace**2 / residuals.shape[1]))
 
 
 def change(before: Description, after: Description) -> float:
