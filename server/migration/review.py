@@ -13,6 +13,7 @@ from common.state import flat_head
 from common.wire import Introduction
 from server.history.events import Audience, SiteRenewed
 from server.methods import Method, migration_rule
+from server.methods.method import Described
 from server.methods.training import Contribution, Move, Mover, Remembered
 from server.migration import GuardedRule, PublishedRule, Suspect, Verdict, by_signature
 from server.roster import Member, Roster
@@ -127,8 +128,9 @@ class Migration(Mover):
             return
         members = self._roster.members
         fresh = [answers[suspect.site] for suspect in suspects]
-        distance = self._method.distance([*members, *fresh], self._config)
-        counts = np.array([one.card.class_counts for one in (*members, *fresh)], np.float64)
+        described: list[Described] = [*members, *fresh]
+        distance = self._method.distance(described, self._config)
+        counts = np.array([one.card.class_counts for one in described], np.float64)
         shares = counts / counts.sum(axis=1, keepdims=True)
         rows = np.arange(len(members))
         position = {member.name: index for index, member in enumerate(members)}
