@@ -13,6 +13,7 @@ from common.state import flat_head
 from common.wire import Introduction
 from server.history.events import Audience, SiteRenewed
 from server.methods import Method, migration_rule
+from server.methods.method import Described
 from server.methods.training import Contribution, Move, Mover, Remembered
 from server.migration import GuardedRule, PublishedRule, Suspect, Verdict, by_signature
 from server.roster import Member, Roster
@@ -127,9 +128,9 @@ class Migration(Mover):
             return
         members = self._roster.members
         fresh = [answers[suspect.site] for suspect in suspects]
-        distance = self._method.distance([*members, *fresh], self._config)
-        cards = [*(member.card for member in members), *(one.card for one in fresh)]
-        counts = np.array([card.class_counts for card in cards], np.float64)
+        described: list[Described] = [*members, *fresh]
+        distance = self._method.distance(described, self._config)
+        counts = np.array([one.card.class_counts for one in described], np.float64)
         # A site may be too small to name any of its classes.
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         rows = np.arange(len(members))
