@@ -513,7 +513,7 @@ def _unknown(key: str, value: object, known: list[str]) -> str:
     near = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
     if not near or not key.rpartition(".")[2]:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "`coterie config` lists them all"
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else "`coterie config` lists them all"
     return f"unknown setting {key} = {value!r}; {hint}"
 
 

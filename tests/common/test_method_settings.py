@@ -135,7 +135,7 @@ def test_refusals_speak_of_the_methods_own_key(values: dict[str, object], words:
     ("old", "new"),
     [
         ("train.mu", "fedprox.mu"),
-        ("train.warm_up", "fedcm.warm_up"),
+        ("train.warm_up", "fedclust.warm_up or fedcm.warm_up"),
         ("split.after", "cfl.after"),
         ("split.mean_norm", "cfl.mean_norm"),
         ("split.max_norm", "cfl.max_norm"),
