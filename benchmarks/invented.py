@@ -190,7 +190,7 @@ def _finished(
     overall = _mean(list(sites.values()))
     confusions = {name: _confusion(place % CLASSES, one.accuracy) for place, (name, one) in enumerate(sites.items())}
     return RoundFinished(
-        number, overall, groups, sites, dict(labels), mean, worst, 1 - overall.accuracy, {}, confusions
+        number, overall, groups, sites, dict(labels), mean, worst, 1 - overall.accuracy, {}, confusions=confusions
     )
 
 

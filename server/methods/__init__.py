@@ -12,7 +12,7 @@ from common.config import Config, SettingsError, with_values
 from common.encoders import COLUMNS, HEADS
 from common.methods import agreement_on
 from common.signature import Signature
-from common.tensor_names import is_head
+from common.tensor_names import is_head, is_parameter
 from server.methods.method import PLAIN, Family, Grouping, Method
 from server.methods.partition import Alone, OneGroup
 from server.methods.training import Placement, TrainingRule
@@ -154,7 +154,9 @@ def _check_parts(config: Config, method: Method) -> None:
     from common.networks import build_for
 
     state = get_state(build_for(config, seed=None))
-    travelling = agreement.travelling(state, config)
+    # What is measured and not learnt may travel all the same.
+    learnt = [name for name in state if is_parameter(name)]
+    travelling = [name for name in agreement.travelling(state, config) if is_parameter(name)]
     if not travelling:
         raise SettingsError(
             f"train.model = {config.train.model!r} has nothing that {method.rule} would send: take another network, or "
@@ -165,7 +167,7 @@ def _check_parts(config: Config, method: Method) -> None:
             f"migration.rule = {migration_rule(config)!r} looks at how heads move, and {method.rule} never sends them: "
             "set migration.rule = 'off'"
         )
-    if len(travelling) == len(state):
+    if len(travelling) == len(learnt):
         raise SettingsError(
             f"train.model = {config.train.model!r} has nothing that would stay at a site under {method.rule}: take "
             "another network, or method = 'fedavg'"

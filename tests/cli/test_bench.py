@@ -31,6 +31,8 @@ from tests.support.runs import MakeConfig, made, run_to_disk
 
 ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "configs" / "suites"
+# Those of the papers' tables; the others ask when joining and grouping pay.
+PAPERS = sorted(set(SUITES.glob("*.toml")) - {SUITES / "worlds.toml", *SUITES.glob("heads-*.toml")})
 
 
 def suite_file(folder: Path, text: str) -> Path:
@@ -61,13 +63,9 @@ class TestSuite:
         config = next(cells(read_suite(path), tmp_path, {}, tmp_path / "out")).config
         assert (config.rounds, config.train.prior, config.train.lr, config.seed) == (2, "off", 0.5, 1)
 
-    @pytest.mark.parametrize("path", sorted(SUITES.glob("*.toml")), ids=lambda path: path.stem)
+    @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
     def test_class_shares_are_off_in_the_papers_tables_but_for_rows_that_say_so(self, path: Path) -> None:
         planned = list(cells(read_suite(path), SUITES, {}, path.parent / "out"))
-        if path.stem.startswith("heads-"):
-            assert all(cell.config.train.prior == "site" for cell in planned)
-            assert {"Local", "FedAvg"} < {cell.label for cell in planned}
-            return
         with_shares = {cell.label for cell in planned if cell.config.train.prior == "site"}
         assert with_shares == {"FedAvg + prior", "FMCL (auto-K) + prior", "Local + prior"}
 
@@ -140,13 +138,20 @@ class TestSuite:
         assert {cell.config.train.prior for cell in planned} == {"site", "off"}
         for table in {cell.table for cell in planned}:
             methods = {cell.config.method for cell in planned if cell.table == table}
-            assert methods >= {"fedavg", "fmcl", "fedcm", "ifca", "local"}
+            assert methods >= {"fedavg", "fmcl", "fedcm", "ifca", "ditto", "local"}
             assert ("fedper" in methods) == table.startswith("LeNet5")
             assert "blend" in {cell.config.personalise for cell in planned if cell.table == table}
 
-    @pytest.mark.parametrize(
-        "path", sorted(set(SUITES.glob("*.toml")) - {SUITES / "worlds.toml"}), ids=lambda path: path.stem
-    )
+    @pytest.mark.parametrize("path", sorted(SUITES.glob("heads-*.toml")), ids=lambda path: path.stem)
+    def test_suites_of_heads_have_local_and_both_choices_of_groups(self, path: Path) -> None:
+        planned = list(cells(read_suite(path), path.parent, {}, Path("/out")))
+        assert {cell.config.train.model for cell in planned} == {"head"}
+        assert {cell.config.train.prior for cell in planned} == {"site"}
+        assert {cell.config.method for cell in planned} == {"fedavg", "fmcl", "local"}
+        choices = {cell.config.cluster.choice for cell in planned if cell.config.method == "fmcl"}
+        assert choices == {"silhouette", "rehearsal"}
+
+    @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
     def test_shipped_suites_are_valid_and_have_every_row_of_the_paper(self, path: Path) -> None:
         suite = read_suite(path)
         planned = list(cells(suite, path.parent, {}, Path("/out")))

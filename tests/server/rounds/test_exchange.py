@@ -59,7 +59,8 @@ def asked_in(grid: LoopbackGrid, round_number: int) -> list[tuple[int, str, int]
 
 def figures(event: RoundFinished) -> dict[str, object]:
     """All that is told of a round, but the models."""
-    return {**vars(event), "models": None}
+    counts = {site: cells.tolist() for site, cells in event.confusions.items()}
+    return {**vars(event), "models": None, "confusions": counts}
 
 
 def same_models(one: RoundFinished, other: RoundFinished) -> bool:
