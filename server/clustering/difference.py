@@ -163,10 +163,8 @@ def _variance(
     """
     within, freedom = np.zeros(counts.shape[1]), np.zeros(counts.shape[1])
     for site, signature in enumerate(signatures):
-        scatter = getattr(signature, "scatter", None)
-        if scatter is not None:
-            within[signature.classes] += scatter * counts[site, signature.classes]
-            freedom[signature.classes] += np.maximum(counts[site, signature.classes] - 1, 0)
+        within[signature.classes] += signature.scatter * counts[site, signature.classes]
+        freedom[signature.classes] += np.maximum(counts[site, signature.classes] - 1, 0)
     if not within.any():
         apart = np.square(means - group_means[member]).sum(axis=2) * counts
         present = counts > 0

@@ -17,12 +17,12 @@ class Evidence:
         With the directions of the other groups.
     norm, peer_norm, usual_norm
         Length of its head update, the median of its peers', the median of its own last calm rounds; None: unknown.
-    changed
-        By how many standard deviations the site itself finds its data changed; None: it does not say so.
     distances
         Mean distance of its fresh signature to each group; empty where none was asked for.
     reason
         Of a move by the method's own rule or by the site's choice; empty for an examination.
+    changed
+        By how many standard deviations the site itself finds its data changed; None: it does not say so.
     """
 
     cosine: float | None = None
@@ -30,9 +30,9 @@ class Evidence:
     norm: float | None = None
     peer_norm: float | None = None
     usual_norm: float | None = None
-    changed: float | None = None
     distances: dict[int, float] = field(default_factory=dict)
     reason: str = ""
+    changed: float | None = None
 
 
 @dataclass(frozen=True)

@@ -127,13 +127,10 @@ def test_the_order_of_sites_and_the_length_of_embeddings_do_not_matter(
 
 
 def test_the_scatter_that_sites_send_tells_chance_where_every_group_is_one_site() -> None:
-    class Scattered(Signature):
-        scatter = np.full(6, 47.0)
-
     signatures, sizes, _ = world("iid", 0, sites=3, size=200)
     alone = group_differences(signatures, sizes, [0, 1, 2])
     assert all(math.isnan(pair.images_by_chance) for pair in alone)
-    told = [Scattered(s.classes, s.prototypes, s.shares) for s in signatures]
+    told = [Signature(s.classes, s.prototypes, s.shares, np.full(6, 47.0)) for s in signatures]
     for pair in group_differences(told, sizes, [0, 1, 2]):
         assert pair.kind == "neither"
         assert pair.images_by_chance == pytest.approx(pair.images, rel=0.6)

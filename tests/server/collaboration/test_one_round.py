@@ -132,6 +132,7 @@ def test_the_run_directory_is_complete_and_holds_no_rows(tmp_path: Path) -> None
         "run.json",
         "events.jsonl",
         "clusters.json",
+        "confusions.json",
         "distances.npy",
         "metrics.csv",
         "models",

@@ -107,8 +107,8 @@ def test_no_test_sample_is_read_in_training_or_adaptation(
     monkeypatch.setattr(SiteData, "test_inputs", lambda site: (read.append(site.name), inputs(site))[1])
     record, _ = run(small_config(method="per-fedavg", rounds=1, sites=2, train__batch_size=8))
     assert not record.of(SiteLeftOut)
-    # Once for the test of the last round, and never before: round 1 tests nothing.
-    assert sorted(read) == ["000", "001"]
+    # For the test of the last round, of the adapted and of the common model, and never before: round 1 tests nothing.
+    assert sorted(read) == ["000", "000", "001", "001"]
 
 
 def test_adapting_leaves_what_is_sent_as_it_is(small_config: MakeConfig) -> None:

@@ -173,7 +173,7 @@ def test_a_suspect_whose_answers_are_useless_is_named_and_in_the_end_judged_by_i
     def poisoned(request: Message, reply: Message) -> Message:
         prototypes = np.full((1, 4), np.nan, np.float32)
         reply.content["signature"] = wire.pack_arrays(
-            {"classes": np.array([0]), "prototypes": prototypes, "shares": np.array([1.0])}
+            {"classes": np.array([0]), "prototypes": prototypes, "shares": np.ones(1), "scatter": np.zeros(1)}
         )
         return reply
 
