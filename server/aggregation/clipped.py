@@ -57,9 +57,9 @@ class ClippedAverage:
         self._screen = Screen(reference)
         self._bounds = bounds
         self._norms: dict[str, list[float]] = {part: [] for part in PARTS}
-        # Counters are whole numbers and go through the mean as they are.
+        # Counters are whole numbers and go through the mean as they are. A change may be as large as what it changes.
         self._mean = GroupAverage(
-            {name: np.zeros(array.shape, _wide(array.dtype)) for name, array in reference.items()}, capacity
+            {name: array.astype(_wide(array.dtype)) for name, array in reference.items()}, capacity
         )
 
     @classmethod

@@ -1,18 +1,21 @@
 """Means that leave out the extremes of every coordinate: trimmed mean and median.
 
 They need all updates of a round at once. These wait in a file without a name, which the system takes back whatever
-happens, and are read again column by column, so that memory does not grow with the number of sites.
+happens, and are read again column by column, so that memory does not grow with the number of sites (unless the folder
+for temporary files is itself in memory: TMPDIR names another).
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
+from contextlib import suppress
 from typing import IO, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from server.aggregation.accumulator import Arrays
+from server.aggregation.accumulator import Arrays, RejectedUpdate
 from server.aggregation.screening import Limits, Screen
 
 # Numbers handled at once, over all updates.
@@ -30,7 +33,7 @@ class TrimmedMean:
     reference
         The model that the group's sites were sent.
     trim
-        Share of the updates that is left out at either end, below 1/2; 1/2 is the median.
+        Share of the updates that is left out at either end; 1/2 is the median. Of two updates none can be left out.
     """
 
     screens: ClassVar[bool] = True
@@ -62,10 +65,12 @@ class TrimmedMean:
 
     @property
     def left_out(self) -> int:
-        """How many values are left out at either end, k."""
-        if self._trim == 0.5:
-            return (self._count - 1) // 2
-        return int(self._trim * self._count)
+        """How many values are left out at either end, k: of three updates or more at least one, or it guards nothing."""
+        most = (self._count - 1) // 2
+        if not self._trim:
+            return 0
+        # 0.29 × 100 is a little less than 29 to a computer.
+        return min(most, max(1, math.floor(self._trim * self._count + 1e-9)))
 
     def add(self, state: Arrays, samples: int) -> None:
         """Add one update; one that fails the screening raises and changes nothing."""
@@ -75,8 +80,17 @@ class TrimmedMean:
         if self._file is None:
             # The object outlives this call: `result` closes it.
             self._file = tempfile.TemporaryFile(prefix="coterie-")  # noqa: SIM115
-        for name in self._screen.limits:
-            self._file.write(np.ascontiguousarray(state[name]).reshape(-1).view(np.uint8).data)
+        start = self._file.tell()
+        try:
+            for name in self._screen.limits:
+                self._file.write(np.ascontiguousarray(state[name]).reshape(-1).view(np.uint8).data)
+            self._file.flush()
+        except OSError as error:
+            with suppress(OSError):
+                self._file.seek(start)
+                self._file.truncate()
+            folder = tempfile.gettempdir()
+            raise RejectedUpdate(f"the coordinator has no room for it in {folder} ({error}): make some") from None
         self._count += 1
         self._samples += samples
 
@@ -86,7 +100,6 @@ class TrimmedMean:
             raise RuntimeError("there are no updates to average" if not self._closed else "this mean is closed")
         file, self._file, self._closed = self._file, None, True
         with file:
-            file.flush()
             record = sum(_bytes(limits) for limits in self._screen.limits.values())
             # A model of no numbers cannot be mapped.
             rows = np.memmap(file, np.uint8, "r", shape=(self._count, record)) if record else None

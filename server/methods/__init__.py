@@ -139,8 +139,8 @@ def _check_aggregation(config: Config, method: Method) -> None:
             raise SettingsError(f"{key} does not go with method = {method.name!r}, in which no updates are averaged")
         if method.training.term is not TrainingRule.term:
             raise SettingsError(
-                f"{key} does not go with method = {method.name!r}, whose updates are rescaled by what sites say of "
-                "their steps or samples: leave it at its default"
+                f"{key} does not go with method = {method.name!r}, which makes more of an update than the update: "
+                "leave it at its default"
             )
 
 

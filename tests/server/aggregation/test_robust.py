@@ -75,7 +75,7 @@ def test_trimmed_mean_and_median_are_those_of_every_coordinate(updates: list[tup
         if trim == 0.5:
             expected = np.median(values, axis=0)
         else:
-            k = int(trim * len(updates))
+            k = min((len(updates) - 1) // 2, max(1, int(trim * len(updates) + 1e-9))) if trim else 0
             expected = np.sort(values, axis=0)[k : len(updates) - k].mean(axis=0)
         assert result[name].dtype == array.dtype
         assert result[name].shape == array.shape
@@ -196,6 +196,52 @@ def test_the_bound_of_a_round_is_the_last_rounds_median_norm_and_survives_a_rest
     unknown = aggregation.accumulator(1, REFERENCE, 1000)
     assert isinstance(unknown, ClippedAverage)
     assert unknown._bounds == {}
+
+
+@pytest.mark.parametrize(("updates", "found"), [(2, 30_000), (3, 0), (4, 0), (5, 0)])
+def test_of_three_updates_one_liar_is_left_out(updates: int, found: float) -> None:
+    """Of two nobody can say who lies."""
+    reference: State = {"weight": np.ones(1, np.float32)}
+    accumulator = TrimmedMean(reference, 0.2)
+    for value in [60_000.0] + [0.0] * (updates - 1):
+        accumulator.add({"weight": np.array([value], np.float32)}, 1)
+    assert accumulator.result()["weight"] == found
+
+
+def test_a_share_that_a_computer_rounds_down_is_meant_as_it_is_written() -> None:
+    accumulator = TrimmedMean({"weight": np.ones(1, np.float32)}, 0.29)
+    for _ in range(100):
+        accumulator.add({"weight": np.ones(1, np.float32)}, 1)
+    assert accumulator.left_out == 29
+
+
+def test_clipping_takes_what_the_mean_takes() -> None:
+    reference: State = {"norm.running_var": np.full(2, 1e5, np.float32)}
+    clipped = ClippedAverage(reference, 10, {})
+    clipped.add({"norm.running_var": np.full(2, 3e5, np.float32)}, 1)
+    np.testing.assert_allclose(clipped.result()["norm.running_var"], 3e5)
+
+
+def test_an_update_that_finds_no_room_on_disk_is_refused_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference: State = {"weight": np.ones(3, np.float32)}
+    accumulator = TrimmedMean(reference, 0.5)
+    accumulator.add({"weight": np.full(3, 2, np.float32)}, 1)
+    whole = accumulator._file
+    assert whole is not None
+
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(whole, name)
+
+        def flush(self) -> None:
+            raise OSError("no space left on device")
+
+    monkeypatch.setattr(accumulator, "_file", Full())
+    with pytest.raises(RejectedUpdate, match="no room"):
+        accumulator.add({"weight": np.full(3, 9, np.float32)}, 1)
+    monkeypatch.setattr(accumulator, "_file", whole)
+    assert accumulator.count == 1
+    np.testing.assert_array_equal(accumulator.result()["weight"], [2, 2, 2])
 
 
 def test_a_group_in_which_nothing_moved_is_not_held_still_for_ever() -> None:
