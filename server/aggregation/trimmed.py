@@ -65,7 +65,7 @@ class TrimmedMean:
 
     @property
     def left_out(self) -> int:
-        """How many values are left out at either end, k: of three updates or more at least one, or it guards nothing."""
+        """How many values are left out at either end, k: at least one of three or more, or it guards nothing."""
         most = (self._count - 1) // 2
         if not self._trim:
             return 0
