@@ -518,7 +518,7 @@ class TestSites:
         before, after = simulated(3), simulated(4, event("invert", sites=("001", "004")))
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             if index not in (1, 4):
-                assert new.samples is old.samples
+                assert new.samples.digest == old.samples.digest
                 assert same(old, new)
                 continue
             assert np.array_equal(new.train_images(), 255 - old.train_images())
