@@ -12,6 +12,7 @@ import numpy as np
 from common.readable import duration, megabytes, percent
 from server.clustering import Chance
 from server.clustering.guarded import NO_STRUCTURE
+from server.groups import dominant
 from server.history.events import RehearsalDone
 from server.report.beside_local import joining_words, local_run
 from server.report.record import RunRecord, accuracies
@@ -36,7 +37,23 @@ def sentences(record: RunRecord, study: Study | None, others: Sequence[RunRecord
     """What was run, what came out, whether joining pays if a Local run can tell, and how sure the grouping is."""
     local = local_run(record, others)
     pays = [joining_words(record, local)] if local is not None and record.last is not None else []
-    return [_what_was_run(record), _what_came_out(record, others), *pays, _how_sure(record, study)]
+    decide = [dominance] if (dominance := who_decides(record)) else []
+    return [_what_was_run(record), _what_came_out(record, others), *pays, *decide, _how_sure(record, study)]
+
+
+def who_decides(record: RunRecord) -> str:
+    """Name the sites that have more than half of their group's samples; empty: there are none."""
+    if record.grouping is None:
+        return ""
+    sizes: dict[int, dict[str, int]] = {}
+    for site, group in zip(record.grouping.sites, record.grouping.labels.tolist(), strict=True):
+        if site in record.cards:
+            sizes.setdefault(group, {})[site] = record.cards[site].train_samples
+    found = [(group, *one) for group, of in sorted(sizes.items()) if (one := dominant(of)) is not None]
+    if not found:
+        return ""
+    named = "; ".join(f"{site} has {percent(share)} of the samples of group {group}" for group, site, share in found)
+    return f"{named}: as long as updates count by samples, that site decides what its group learns (aggregate.cap)."
 
 
 def _what_was_run(record: RunRecord) -> str:

@@ -41,7 +41,7 @@ from server.report.record import accuracies
 from server.report.sections import sections
 from server.report.study import reading, study
 from server.report.training_figures import naming_accuracy, worst_sites
-from server.report.words import choice_of_k, doubtful, sentences, verdict, worse_sites
+from server.report.words import choice_of_k, doubtful, sentences, verdict, who_decides, worse_sites
 from tests.support.contrast import contrast
 from tests.support.runs import MakeConfig, failed, on, run_to_disk
 from tests.support.tables import wine_settings
@@ -464,3 +464,18 @@ def test_what_validation_chose_is_told(make_run: MakeRun) -> None:
     Journal(directory).hear(Solved(0.6, (64, 32), {"0.6 64-32": 0.9}, {"000": 4}, {"000": 10.0}))
     text = page([read_run(directory)])
     assert "Validation chose the threshold 0.6 and layers of 64 and 32 units." in text
+
+
+def test_a_site_that_decides_what_its_group_learns_is_named(make_run: MakeRun) -> None:
+    record = read_run(make_run(sites=6, rounds=0))
+    assert record.grouping is not None
+    group = int(record.grouping.labels[0])
+    members = [site for site, of in zip(record.grouping.sites, record.grouping.labels, strict=True) if of == group]
+    assert len(members) > 1
+    for site, card in record.cards.items():
+        record.cards[site] = replace(card, train_samples=900 if site == members[0] else 50)
+    assert f"{members[0]} has" in who_decides(record)
+    assert f"of the samples of group {group}" in " ".join(sentences(record, None, []))
+    for site, card in record.cards.items():
+        record.cards[site] = replace(card, train_samples=50)
+    assert "aggregate.cap" not in " ".join(sentences(record, None, []))
