@@ -32,7 +32,8 @@ from tests.support.runs import MakeConfig, made, run_to_disk
 ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "configs" / "suites"
 # Those of the papers' tables; the others ask when joining and grouping pay.
-PAPERS = sorted(set(SUITES.glob("*.toml")) - {SUITES / "worlds.toml", *SUITES.glob("heads-*.toml")})
+JOINING = sorted([*SUITES.glob("heads-*.toml"), *SUITES.glob("pixels-*.toml")])
+PAPERS = sorted(set(SUITES.glob("*.toml")) - {SUITES / "worlds.toml", *JOINING})
 
 
 def suite_file(folder: Path, text: str) -> Path:
@@ -142,10 +143,10 @@ class TestSuite:
             assert ("fedper" in methods) == table.startswith("LeNet5")
             assert "blend" in {cell.config.personalise for cell in planned if cell.table == table}
 
-    @pytest.mark.parametrize("path", sorted(SUITES.glob("heads-*.toml")), ids=lambda path: path.stem)
-    def test_suites_of_heads_have_local_and_both_choices_of_groups(self, path: Path) -> None:
+    @pytest.mark.parametrize("path", JOINING, ids=lambda path: path.stem)
+    def test_suites_of_joining_have_local_and_both_choices_of_groups(self, path: Path) -> None:
         planned = list(cells(read_suite(path), path.parent, {}, Path("/out")))
-        assert {cell.config.train.model for cell in planned} == {"head"}
+        assert {cell.config.train.model == "head" for cell in planned} == {path.stem.startswith("heads-")}
         assert {cell.config.train.prior for cell in planned} == {"site"}
         assert {cell.config.method for cell in planned} == {"fedavg", "fmcl", "local"}
         choices = {cell.config.cluster.choice for cell in planned if cell.config.method == "fmcl"}
