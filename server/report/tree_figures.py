@@ -109,8 +109,8 @@ def rehearsal_figure(rehearsal: RehearsalDone) -> Figure:
         "rehearsal",
         "What more groups would bring",
         "Before training, heads on the frozen encoder were trained for each of these numbers of groups and tested on "
-        "samples they had not seen. Above 0: less log loss than with one group. The bars are what other sites of this kind "
-        "might show (95 %). The ring is the choice: the fewest groups that are not clearly worse than the best.",
+        "samples they had not seen. Above 0: less log loss than with one group. The bars are what other sites of this "
+        "kind might show (95 %). The ring is the choice: the fewest groups that are not clearly worse than the best.",
         f"{outcome.k} groups were chosen by rehearsal; the silhouette would choose {rehearsal.by_silhouette}.",
         [
             {"type": "scatter", "mode": "lines+markers", "x": places, "y": gains,

@@ -10,14 +10,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from common.signature import Signature
-from common.site_card import SiteCard
 from server.clustering import Chance, agglomerate_auto, agglomerate_guarded, chance_of, find_place, overlap_distance
 from server.clustering.chance import ITERATIONS, LEVEL, chance_of_shares, moments, with_withheld
 from server.clustering.class_means import chance_of_means
 from server.clustering.distances import disjoint_distance
 from server.clustering.newcomer import MOST_MEMBERS, Place, _sample, pooled
-from server.methods.fmcl import METHOD
-from server.roster import Member
 
 CERTAIN = Chance(0.0, 0.0)
 
@@ -240,18 +237,6 @@ def test_withheld_samples_are_spread_as_all_samples_are(seed: int, sites: int, c
     # What is named stays, and nobody has more or fewer samples than it said.
     assert np.array_equal(spread[:, : len(columns) - 1][told[:, told.any(axis=0)] > 0], told[told > 0])
     np.testing.assert_allclose(spread.sum(axis=1), told.sum(axis=1) + withheld, atol=1)
-
-
-def test_the_method_tests_what_sites_name_and_withhold() -> None:
-    told, withheld = named(np.random.default_rng(0).multinomial(100, np.full(10, 0.1), size=8))
-    signatures, sizes = federation(0, told)
-    sites = [
-        Member(SiteCard(str(i), size + rest, 9, tuple(row.tolist()), 0, (), withheld=rest), i, signature)
-        for i, (signature, size, rest, row) in enumerate(zip(signatures, sizes, withheld.tolist(), told, strict=True))
-    ]
-    assert METHOD.chance is not None
-    assert METHOD.chance(sites) == chance_of(signatures, sizes, withheld)
-    assert not METHOD.chance(sites).ruled_out
 
 
 def test_one_site_equal_sites_and_single_samples_say_nothing() -> None:
