@@ -4,7 +4,8 @@ A site's class means and scatters are drawn directly as those of normal samples:
 as anisotropic as 1, 1/2, 1/3, … (effective dimension 14); sites of 100 samples, or of lognormal sizes (spread 1.2: a
 thousandfold between the largest and the smallest of 200). Each combination has a quarter of the draws. Classes lie 0.5
 apart per direction, so do devices by their strength. `--digits` does the same with scikit-learn's digits, whose samples
-are dealt without replacement.
+are dealt without replacement. `--withhold 10` lets sites name only classes of ten samples or more, as deployed ones do
+(`policy.class_samples`); a site that could name none is left out.
 """
 
 from __future__ import annotations
@@ -146,10 +147,28 @@ def draw_digits(
 Drawn = tuple[list[Signature], NDArray[np.int64], NDArray[np.int64]]
 
 
-def outcomes(drawn: Drawn, rules: Sequence[str] = RULES) -> dict[str, Outcome]:
-    """What each rule makes of a federation."""
-    signatures, sizes, groups = drawn
-    chance: Chance = chance_of(signatures, sizes.tolist())
+def named(site: Signature, size: int, least: int) -> Signature | None:
+    """What a site says that names only classes of `least` samples or more; None where there are none."""
+    large = np.rint(site.shares * size) >= least
+    if not large.any():
+        return None
+    shares = site.shares[large] / site.shares[large].sum()
+    return Signature(site.classes[large], site.prototypes[large], shares, site.scatter[large])
+
+
+def outcomes(drawn: Drawn, rules: Sequence[str] = RULES, least: int = 1) -> dict[str, Outcome]:
+    """What each rule makes of a federation whose sites name classes of `least` samples or more."""
+    told = [
+        (said, round(float(site.shares[np.isin(site.classes, said.classes)].sum()) * size), size, group)
+        for site, size, group in zip(drawn[0], drawn[1].tolist(), drawn[2].tolist(), strict=True)
+        if (said := named(site, size, least)) is not None
+    ]
+    # Who has nobody to be compared with is not grouped.
+    if len(told) < 2:
+        return dict.fromkeys(rules, Outcome(1, 1.0, False))
+    signatures = [said for said, *_ in told]
+    sizes, samples, groups = (np.array(column) for column in list(zip(*told, strict=True))[1:])
+    chance: Chance = chance_of(signatures, sizes.tolist(), samples - sizes)
     found = {}
     for rule in rules:
         settings = ClusterSettings(rule=rule)
@@ -160,9 +179,12 @@ def outcomes(drawn: Drawn, rules: Sequence[str] = RULES) -> dict[str, Outcome]:
     return found
 
 
-def cell(world: World, make: Callable[[int, np.random.Generator], Drawn], draws: int) -> list[dict[str, Outcome]]:
+def cell(
+    world: World, make: Callable[[int, np.random.Generator], Drawn], draws: int, least: int
+) -> list[dict[str, Outcome]]:
     """Some draws of one world, the same in every run."""
-    return [outcomes(make(number, np.random.default_rng((hash_of(world.name), number)))) for number in range(draws)]
+    seeds = ((hash_of(world.name), number) for number in range(draws))
+    return [outcomes(make(seed[1], np.random.default_rng(seed)), least=least) for seed in seeds]
 
 
 def hash_of(name: str) -> int:
@@ -190,13 +212,15 @@ def main() -> None:
     )
     parser.add_argument("--worlds", nargs="+", default=[world.name for world in WORLDS], help="rows of the table")
     parser.add_argument("--digits", action="store_true", help="digits in the place of normal draws")
+    parser.add_argument("--withhold", type=int, default=1, metavar="N", help="classes of fewer samples are not named")
     options = parser.parse_args()
     start = time.perf_counter()
     if options.calibration:
-        _calibration(options.sites, options.classes, options.calibration)
+        _calibration(options.sites, options.classes, options.calibration, options.withhold)
     else:
         worlds = [world for world in WORLDS if world.name in options.worlds]
-        _table(worlds, options.sites, [10] if options.digits else options.classes, options.draws, options.digits)
+        classes = [10] if options.digits else options.classes
+        _table(worlds, options.sites, classes, options.draws, options.digits, options.withhold)
     print(f"\n{time.perf_counter() - start:.0f} s")
 
 
@@ -210,7 +234,7 @@ def _maker(world: World, sites: int, classes: int, digits: bool) -> Callable[[in
     return make
 
 
-def _table(worlds: Sequence[World], sites: list[int], classes: list[int], draws: int, digits: bool) -> None:
+def _table(worlds: Sequence[World], sites: list[int], classes: list[int], draws: int, digits: bool, least: int) -> None:
     print("K (median) · ARI (mean), published → guarded; without true groups: K · draws that were grouped.\n")
     print("| world | N |" + "".join(f" C = {count} |" for count in classes))
     print("|---|---:|" + "---|" * len(classes))
@@ -218,12 +242,12 @@ def _table(worlds: Sequence[World], sites: list[int], classes: list[int], draws:
         for count in sites:
             cells = []
             for width in classes:
-                found = cell(world, _maker(world, count, width, digits), draws)
+                found = cell(world, _maker(world, count, width, digits), draws, least)
                 cells.append(" → ".join(described(found, world, rule) for rule in RULES))
             print(f"| {world.name} | {count} | " + " | ".join(cells) + " |", flush=True)
 
 
-def _calibration(sites: list[int], classes: list[int], draws: int) -> None:
+def _calibration(sites: list[int], classes: list[int], draws: int, least: int) -> None:
     """How often federations are grouped: without groups, and with groups that the dendrogram shows."""
     print("Draws that are grouped under the guarded rule, over all C; with groups: of those whose true cut is right.\n")
     worlds = [world for world in WORLDS if world.has_groups or world.alpha == 0.1]
@@ -239,7 +263,7 @@ def _calibration(sites: list[int], classes: list[int], draws: int) -> None:
                         for width in classes:
                             rng = np.random.default_rng((hash_of(world.name), number, width, count, equal, len(noise)))
                             drawn = draw(world, count, width, equal=equal, spectrum=spectrum, rng=rng)
-                            found.append(outcomes(drawn, ("guarded",))["guarded"])
+                            found.append(outcomes(drawn, ("guarded",), least)["guarded"])
                     shown = [one for one in found if one.true_cut or not world.has_groups]
                     grouped = sum(one.k > 1 for one in shown)
                     cells.append(f"{grouped / len(shown):.1%} of {len(shown)}" if shown else "–")

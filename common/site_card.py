@@ -25,6 +25,11 @@ class SiteCard:
     weights: str = ""
     withheld: int = 0
 
+    @property
+    def named_samples(self) -> int:
+        """Training samples of the classes that it names: those that a fingerprint of classes describes."""
+        return sum(self.class_counts)
+
 
 class Fingerprint:
     """What a site may say about its data before training. One subclass for each kind; its fields are arrays.

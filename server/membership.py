@@ -84,7 +84,7 @@ class Membership:
     def form_groups(self, rule: GroupingRule, rehearse: Rehearse | None = None) -> None:
         """Group the members as the method says, and give each group its first model.
 
-        `rehearse` measures what every cut of a tree of merges brings, where that is to decide.
+        `rehearse` measures what the cuts of a tree of merges bring, where that is to decide.
         """
         members = self.roster.members
         distance = None if self._method.distance is None else self._method.distance(members, self._config)
@@ -121,7 +121,7 @@ class Membership:
         signatures = [member.fingerprint for member in members if isinstance(member.fingerprint, Signature)]
         if len(signatures) < len(members) or len({member.group for member in members}) < 2:
             return
-        sizes, labels = [member.card.train_samples for member in members], [member.group for member in members]
+        sizes, labels = [member.card.named_samples for member in members], [member.group for member in members]
         self._audience.tell(GroupsCompared(tuple(group_differences(signatures, sizes, labels))))
 
     def _warn_of_dominance(self) -> None:

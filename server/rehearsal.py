@@ -1,8 +1,9 @@
-"""The rehearsal: before training, heads are trained for every number of groups, and what they bring is measured.
+"""The rehearsal: before training, heads are trained for other numbers of groups, and what they bring is measured.
 
-For every cut of the tree of merges each group has a linear head on the frozen encoder, trained by FedAvg in some rounds
-of small messages. A site gets the heads of the groups that it is in, one for each cut, but each only once: from one cut
-to the next only one group is parted in two. One group per site needs no message: a site trains alone by itself.
+For the cuts of the tree of merges into 1 … k_max groups each group has a linear head on the frozen encoder, trained by
+FedAvg in some rounds of small messages. A site gets the heads of the groups that it is in, one for each cut, but each
+only once: from one cut to the next only one group is parted in two. One group per site, which is measured too, needs no
+message: a site trains alone by itself.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ class ClusteredStrategy(Strategy):
         self._members.form_groups(self._grouping, rehearse)
 
     def _rehearse(self, tree: MergeTree) -> Rehearsed | None:
-        """Measure what every cut of the tree brings."""
+        """Measure what the cuts of the tree bring."""
         members = self._roster.members
         widths = {member.fingerprint.dimension for member in members if isinstance(member.fingerprint, Signature)}
         rehearsal = Rehearsal(

@@ -73,7 +73,7 @@ def group_differences(
     Parameters
     ----------
     signatures, sizes, labels
-        Of each site: its signature, its training samples, its group.
+        Of each site: its signature, the samples that this describes, its group.
 
     Returns
     -------
@@ -84,14 +84,15 @@ def group_differences(
     chosen = [place for place, label in enumerate(labels) if label in groups]
     signatures, sizes = [signatures[place] for place in chosen], [sizes[place] for place in chosen]
     labels = [labels[place] for place in chosen]
-    counts, means = _by_site(signatures, sizes)
-    member = np.array([groups.index(label) for label in labels])
-    of_group, group_means = _pooled(counts, means, member, len(groups))
+    counts = [signature.shares * size for signature, size in zip(signatures, sizes, strict=True)]
+    member = [groups.index(label) for label in labels]
+    of_group, group_means = _pooled(signatures, counts, member, len(groups))
     # Within groups, because labels may mean other things in another; where each has a single class, over all of them.
     within = [distance for mine in group_means if not np.isnan(distance := _between_classes(mine))]
-    _, overall = _pooled(counts, means, np.zeros(len(member), np.int64), 1)
-    scale = float(np.mean(within)) if within else _between_classes(overall[0])
-    variance = _variance(signatures, counts, means, member, group_means)
+    scale = (
+        float(np.mean(within)) if within else _between_classes(_pooled(signatures, counts, [0] * len(member), 1)[1][0])
+    )
+    variance = _variance(signatures, counts, member, group_means)
     shares = of_group / of_group.sum(axis=1, keepdims=True)
     found = []
     for one in range(len(groups)):
@@ -113,28 +114,21 @@ def group_differences(
     return found
 
 
-def _by_site(signatures: Sequence[Signature], sizes: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Samples float64[N, C] and means float64[N, C, d] of every class; 0 where a site lacks it."""
-    classes = max(int(one.classes[-1]) for one in signatures) + 1
-    counts = np.zeros((len(signatures), classes))
-    means = np.zeros((len(signatures), classes, signatures[0].dimension), np.float32)
-    for site, (signature, size) in enumerate(zip(signatures, sizes, strict=True)):
-        counts[site, signature.classes] = signature.shares * size
-        means[site, signature.classes] = signature.prototypes
-    return counts, means.astype(np.float64)
-
-
 def _pooled(
-    counts: NDArray[np.float64], means: NDArray[np.float64], member: NDArray[np.int64], groups: int
+    signatures: Sequence[Signature], counts: Sequence[NDArray[np.float64]], member: Sequence[int], groups: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Samples [K, C] and means [K, C, d] of every class in every group."""
-    of_group = np.zeros((groups, counts.shape[1]))
-    sums = np.zeros((groups, *means.shape[1:]))
-    for group in range(groups):
-        mine = member == group
-        of_group[group] = counts[mine].sum(axis=0)
-        sums[group] = np.einsum("nc,ncd->cd", counts[mine], means[mine])
-    return of_group, sums / np.maximum(of_group, 1e-300)[:, :, np.newaxis]
+    """Samples [K, C] and means [K, C, d] of every class in every group; 0 where it lacks the class.
+
+    Site by site: an array of all sites' classes would be mostly empty, and larger than memory where both are many.
+    """
+    classes = max(int(one.classes[-1]) for one in signatures) + 1
+    of_group = np.zeros((groups, classes))
+    sums = np.zeros((groups, classes, signatures[0].dimension))
+    for signature, own, group in zip(signatures, counts, member, strict=True):
+        of_group[group, signature.classes] += own
+        sums[group, signature.classes] += own[:, np.newaxis] * signature.prototypes
+    sums /= np.maximum(of_group, 1e-300)[:, :, np.newaxis]
+    return of_group, sums
 
 
 def _between_classes(means: NDArray[np.float64]) -> float:
@@ -151,9 +145,8 @@ def _between_classes(means: NDArray[np.float64]) -> float:
 
 def _variance(
     signatures: Sequence[Signature],
-    counts: NDArray[np.float64],
-    means: NDArray[np.float64],
-    member: NDArray[np.int64],
+    counts: Sequence[NDArray[np.float64]],
+    member: Sequence[int],
     group_means: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """E|x − mean|² of a sample within a class, float64[C]; NaN where it cannot be known.
@@ -161,16 +154,18 @@ def _variance(
     By the scatter that the sites sent; without it by how far the means of a group's sites lie apart: n |m − mean|² is
     then one draw of it.
     """
-    within, freedom = np.zeros(counts.shape[1]), np.zeros(counts.shape[1])
-    for site, signature in enumerate(signatures):
-        within[signature.classes] += signature.scatter * counts[site, signature.classes]
-        freedom[signature.classes] += np.maximum(counts[site, signature.classes] - 1, 0)
+    groups, classes, _ = group_means.shape
+    within, freedom = np.zeros(classes), np.zeros(classes)
+    for signature, own in zip(signatures, counts, strict=True):
+        within[signature.classes] += signature.scatter * own
+        freedom[signature.classes] += np.maximum(own - 1, 0)
     if not within.any():
-        apart = np.square(means - group_means[member]).sum(axis=2) * counts
-        present = counts > 0
-        within, freedom = apart.sum(axis=0), np.zeros(counts.shape[1])
-        for group in range(len(group_means)):
-            freedom += np.maximum(present[member == group].sum(axis=0) - 1, 0)
+        present = np.zeros((groups, classes))
+        for signature, own, group in zip(signatures, counts, member, strict=True):
+            apart = np.square(signature.prototypes - group_means[group, signature.classes]).sum(axis=1)
+            within[signature.classes] += apart * own
+            present[group, signature.classes] += 1
+        freedom = np.maximum(present - 1, 0).sum(axis=0)
     return np.where(freedom > 0, within / np.maximum(freedom, 1), np.nan)
 
 

@@ -32,15 +32,19 @@ def _between(signatures: Sequence[Signature], settings: ClusterSettings) -> NDAr
 
 
 def _chance(sites: Sequence[Described]) -> Chance:
-    return chance_of([site.fingerprint for site in sites], [site.card.train_samples for site in sites])
+    return chance_of(
+        [site.fingerprint for site in sites],
+        [site.card.named_samples for site in sites],
+        np.array([site.card.withheld for site in sites], np.int64),
+    )
 
 
 def _place(members: Sequence[Described], labels: NDArray[np.int64], newcomer: Described, config: Config) -> Placement:
     found = find_place(
         newcomer.fingerprint,
-        newcomer.card.train_samples,
+        newcomer.card.named_samples,
         [member.fingerprint for member in members],
-        [member.card.train_samples for member in members],
+        [member.card.named_samples for member in members],
         labels,
         lambda signatures: _between(signatures, config.cluster),
         generator(config.seed, "newcomer", newcomer.card.name),

@@ -98,7 +98,7 @@ def _cut_height(tree: MergeTree, k: int, floor: float) -> float:
 
 
 def rehearsal_figure(rehearsal: RehearsalDone) -> Figure:
-    """What every number of groups would bring, as heads on the frozen encoder showed."""
+    """What some numbers of groups would bring, as heads on the frozen encoder showed."""
     outcome = rehearsal.outcome
     gains = [outcome.losses[0] - loss for loss in outcome.losses]
     up = [high - (loss - outcome.losses[0]) for high, loss in zip(outcome.high, outcome.losses, strict=True)]
@@ -108,9 +108,9 @@ def rehearsal_figure(rehearsal: RehearsalDone) -> Figure:
     return Figure(
         "rehearsal",
         "What more groups would bring",
-        "Before training, heads on the frozen encoder were trained for every number of groups and tested on samples "
-        "they had not seen. Above 0: less log loss than with one group. The bars are what other sites of this kind "
-        "might show (95 %). The ring is the choice: the fewest groups that are not clearly worse than the best.",
+        "Before training, heads on the frozen encoder were trained for each of these numbers of groups and tested on "
+        "samples they had not seen. Above 0: less log loss than with one group. The bars are what other sites of this "
+        "kind might show (95 %). The ring is the choice: the fewest groups that are not clearly worse than the best.",
         f"{outcome.k} groups were chosen by rehearsal; the silhouette would choose {rehearsal.by_silhouette}.",
         [
             {"type": "scatter", "mode": "lines+markers", "x": places, "y": gains,
@@ -137,18 +137,27 @@ def rehearsal_figure(rehearsal: RehearsalDone) -> Figure:
     )  # fmt: skip
 
 
+def _how_chosen(record: RunRecord, grouping: Grouping) -> str:
+    """Where the number of groups comes from, and what the band of the figure is."""
+    settings, window = record.clustering, grouping.window
+    if settings.k:
+        return f"The number of groups was set to {settings.k}."
+    if settings.threshold:
+        return f"The number of groups follows from cluster.threshold = {settings.threshold:g}."
+    ring = "the ring is the choice of the rehearsal." if record.rehearsal is not None else "the ring is the choice."
+    if not window:
+        return ring.capitalize()
+    if settings.rule == "published":
+        return f"The shaded band is the window that the spread of the distances opens; {ring}"
+    numbers = f"{window[0]} to {window[-1]}" if len(window) > 1 else f"{window[0]} only"
+    return f"The shaded band is what the guarded rule chooses from, {numbers}; {ring}"
+
+
 def choice_figure(record: RunRecord, grouping: Grouping, study: Study) -> Figure:
     """How good every number of groups would have been."""
     k = len(np.unique(grouping.labels))
     window = grouping.window
     ks = sorted(study.curve)
-    settings = record.clustering
-    if settings.k:
-        how = f"The number of groups was set to {settings.k}."
-    elif settings.threshold:
-        how = f"The number of groups follows from cluster.threshold = {settings.threshold:g}."
-    else:
-        how = "The shaded band is the window that the spread of the distances opens; the ring is the choice."
     shapes = []
     if window:
         shapes.append({"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": window[0] - 0.5, "x1": window[-1] + 0.5,
@@ -157,7 +166,7 @@ def choice_figure(record: RunRecord, grouping: Grouping, study: Study) -> Figure
         "silhouette",
         "How many groups",
         "The higher the silhouette, the better the sites fit into their own group and no other (1 is perfect, 0 none; "
-        f"below 0.25 there is nothing to speak of). {how}",
+        f"below 0.25 there is nothing to speak of). {_how_chosen(record, grouping)}",
         f"The mean silhouette is {study.curve.get(k, study.silhouette):.2f} at the {k} groups of this run.",
         [
             {"type": "scatter", "mode": "lines+markers", "x": ks, "y": [study.curve[c] for c in ks],

@@ -187,12 +187,17 @@ def verdict(record: RunRecord, study: Study | None) -> Verdict | None:
         return Verdict("no", "There is one site only, so there is nothing to group.")
     chance = record.grouping.chance
     if chance is not None and not chance.ruled_out:
-        return _no_more_than_chance(chance, k)
+        return _no_more_than_chance(record, chance, k)
     if k == 1:
+        chosen = (
+            "in the rehearsal more groups were not clearly better"
+            if record.rehearsal is not None
+            else "a single group was chosen all the same"
+        )
         why = (
             "the sites' data are alike, and the rule itself chose a single group"
             if chance is None
-            else f"the sites differ by more than chance, {_how(chance)}, but a single group was chosen all the same"
+            else f"the sites differ by more than chance, {_how(chance)}, but {chosen}"
         )
         return Verdict("no", f"One group is as good: {why}. FedAvg (method = 'fedavg') does the same for less.")
     structure = reading(study.silhouette)
@@ -218,13 +223,20 @@ def verdict(record: RunRecord, study: Study | None) -> Verdict | None:
     return Verdict("yes", f"Yes, by the signatures: {measured}, and it holds when sites are left out.")
 
 
-def _no_more_than_chance(chance: Chance, k: int) -> Verdict:
+def _no_more_than_chance(record: RunRecord, chance: Chance, k: int) -> Verdict:
     tested = f"{_p(chance.shares)} for the class shares, {_p(chance.means)} for how the classes look"
     if k == 1:
         return Verdict(
             "no",
             f"No: the sites differ no more than chance gives sites of these sizes ({tested}), so one model learns from "
             "all of them. FedAvg (method = 'fedavg') does the same for less.",
+        )
+    if record.rehearsal is not None:
+        return Verdict(
+            "unsure",
+            f"Perhaps: in the rehearsal {k} groups were clearly better than one, but the sites differ no more than "
+            f"chance gives sites of these sizes ({tested}). Run FedAvg (method = 'fedavg') beside it before you rely "
+            "on groups.",
         )
     return Verdict(
         "no",
@@ -238,12 +250,7 @@ def _more_than_chance(record: RunRecord, study: Study, chance: Chance, measured:
     assert record.grouping is not None
     labels = record.grouping.labels
     differ = f"the sites differ by more than chance, {_how(chance)}, and {measured}"
-    hint = (
-        ""
-        if chance.means_differ
-        else " It is class shares alone: train.prior = 'site' takes them into account without parting anybody, and "
-        "cluster.choice = 'rehearsal' measures whether groups help beyond that."
-    )
+    hint = "" if chance.means_differ else _of_shares_alone(record)
     if study.silhouette <= NO_STRUCTURE:
         return Verdict("unsure", f"Perhaps: {differ}: the groups run into each other.{hint}")
     if study.stability is None:
@@ -259,9 +266,24 @@ def _more_than_chance(record: RunRecord, study: Study, chance: Chance, measured:
             f"Perhaps: {differ}, but who belongs together changes when sites are left out. A fixed number of groups "
             f"(cluster.k) or more data at the doubtful sites may help.{hint}",
         )
+    if record.rehearsal is not None:
+        return Verdict("yes", f"Yes, by rehearsal: {differ}; it holds when sites are left out.{hint}")
     if hint:
         return Verdict("unsure", f"Perhaps: {differ}, which holds when sites are left out.{hint}")
     return Verdict("yes", f"Yes, by the signatures: {differ}; it holds when sites are left out.")
+
+
+def _of_shares_alone(record: RunRecord) -> str:
+    """What else helps where sites differ in their class shares only, and whether groups help beyond that."""
+    if record.rehearsal is not None:
+        return (
+            " It is class shares alone, which the heads of the rehearsal took into account: groups were clearly better "
+            "beyond that."
+        )
+    return (
+        " It is class shares alone: train.prior = 'site' takes them into account without parting anybody, and "
+        "cluster.choice = 'rehearsal' measures whether groups help beyond that."
+    )
 
 
 def _how(chance: Chance) -> str:

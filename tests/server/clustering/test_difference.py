@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -134,6 +135,19 @@ def test_the_scatter_that_sites_send_tells_chance_where_every_group_is_one_site(
     for pair in group_differences(told, sizes, [0, 1, 2]):
         assert pair.kind == "neither"
         assert pair.images_by_chance == pytest.approx(pair.images, rel=0.6)
+
+
+def test_memory_does_not_grow_with_sites_times_classes() -> None:
+    rng = np.random.default_rng(0)
+    sites = [
+        Signature(np.array([0, 1 + place]), rng.normal(size=(2, 32)).astype(np.float32), np.array([0.5, 0.5]))
+        for place in range(300)
+    ]
+    tracemalloc.start()
+    group_differences(sites, [20] * 300, [place % 2 for place in range(300)])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 300 * 300 * 32 * 4 / 4
 
 
 def test_groups_without_a_common_class_cannot_be_compared_by_their_images() -> None:

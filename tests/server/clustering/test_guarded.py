@@ -11,7 +11,7 @@ from scipy import stats
 
 from common.signature import Signature
 from server.clustering import Chance, agglomerate_auto, agglomerate_guarded, chance_of, find_place, overlap_distance
-from server.clustering.chance import LEVEL, chance_of_shares, moments
+from server.clustering.chance import ITERATIONS, LEVEL, chance_of_shares, moments, with_withheld
 from server.clustering.class_means import chance_of_means
 from server.clustering.distances import disjoint_distance
 from server.clustering.newcomer import MOST_MEMBERS, Place, _sample, pooled
@@ -174,6 +174,69 @@ def test_differences_are_found_and_told_apart(sites: int) -> None:
     shares = chance_of(*federation(0, skewed))
     assert shares.shares_differ
     assert not shares.means_differ
+
+
+# Classes that sites do not name
+
+RARE = np.array([0.1] * 3 + [0.01] * 70)
+
+
+def named(counts: NDArray[np.int64], least: int = 10) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What sites name of their samples, and how many they withhold; without sites that name nothing."""
+    told = np.where(counts >= least, counts, 0)
+    names_some = told.any(axis=1)
+    return told[names_some], (counts - told).sum(axis=1)[names_some]
+
+
+def withholding(seed: int, counts: NDArray[np.int64]) -> Chance:
+    told, withheld = named(counts)
+    signatures, sizes = federation(seed, told)
+    return chance_of(signatures, sizes, withheld)
+
+
+@pytest.mark.parametrize("shares", [np.full(10, 0.1), RARE], ids=["alike", "many rare"])
+@pytest.mark.parametrize("sites", [3, 8])
+def test_classes_that_are_withheld_are_no_difference(sites: int, shares: NDArray[np.float64]) -> None:
+    draws = [np.random.default_rng(seed).multinomial(100, shares, size=sites) for seed in range(40)]
+    found = sum(withholding(seed, counts).ruled_out for seed, counts in enumerate(draws))
+    assert found <= stats.binom.ppf(0.999, len(draws), 2 * LEVEL)
+    # As true zeros they would be one.
+    assert sum(chance_of_shares(named(counts)[0].astype(float)) < LEVEL for counts in draws) > 0.9 * len(draws)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_other_class_shares_are_found_where_classes_are_withheld(alpha: float) -> None:
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        shares = rng.dirichlet(np.full(6, alpha), 10).T
+        counts = np.stack([rng.multinomial(100, one / one.sum()) for one in shares])
+        found += withholding(seed, counts).shares_differ
+    assert found >= 18
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), sites=st.integers(1, 7), classes=st.integers(1, 12))
+def test_withheld_samples_are_spread_as_all_samples_are(seed: int, sites: int, classes: int) -> None:
+    told, withheld = named(iid(seed, sites, classes, samples=60))
+    if not withheld.any():
+        return
+    spread = with_withheld(told.astype(float), withheld)
+    # The same, read aloud: a dictionary of classes, with None for those that nobody names.
+    columns: list[int | None] = [*np.flatnonzero(told.any(axis=0)).tolist(), None]
+    table = [{c: 0.0 if c is None else float(row[c]) for c in columns} for row in told]
+    weights: dict[int | None, float] = dict.fromkeys(columns, 1.0)
+    for _ in range(ITERATIONS):
+        full = []
+        for row, rest in zip(table, withheld.tolist(), strict=True):
+            free = sum(weights[c] for c in columns if not row[c])
+            full.append({c: row[c] or rest * weights[c] / free for c in columns})
+        weights = {c: sum(row[c] for row in full) for c in columns}
+    kept = [c for c in columns if weights[c] >= 1]
+    np.testing.assert_allclose(spread, [[row[c] for c in kept] for row in full], rtol=1e-9)
+    # What is named stays, and nobody has more or fewer samples than it said.
+    assert np.array_equal(spread[:, : len(columns) - 1][told[:, told.any(axis=0)] > 0], told[told > 0])
+    np.testing.assert_allclose(spread.sum(axis=1), told.sum(axis=1) + withheld, atol=1)
 
 
 def test_one_site_equal_sites_and_single_samples_say_nothing() -> None:

@@ -14,6 +14,7 @@ from server.report import read_run
 from server.report.grouping_figures import grouping_figures
 from server.report.record import RunRecord
 from server.report.study import study
+from server.report.tree_figures import choice_figure
 from server.report.words import choice_of_k, verdict
 
 
@@ -44,6 +45,53 @@ def test_the_verdict_follows_the_test_of_chance(
     judged = verdict(record, study(record))
     assert judged is not None
     assert (judged.answer, words in judged.words) == (answer, True), judged.words
+
+
+@pytest.mark.parametrize(
+    ("chance", "plot", "answer", "words"),
+    [
+        (Chance(0.4, 0.2), {"spread": 0.1}, "unsure", "in the rehearsal 4 groups were clearly better than one"),
+        (Chance(1e-9, 0.5), {"spread": 0.1}, "yes", "which the heads of the rehearsal took into account"),
+        (Chance(1e-9, 1e-9), {"spread": 0.1}, "yes", "Yes, by rehearsal"),
+        (Chance(1e-9, 1e-9), {"kinds": 1, "spread": 0.0}, "no", "more groups were not clearly better"),
+    ],
+)
+def test_after_a_rehearsal_none_is_recommended_and_its_choice_is_not_called_chance(
+    tmp_path: Path, chance: Chance, plot: dict[str, object], answer: str, words: str
+) -> None:
+    record = record_of(tmp_path, chance, **plot)
+    assert record.grouping is not None
+    k = int(record.grouping.labels.max()) + 1
+    record.rehearsal = RehearsalDone(Rehearsed((1, 4), (0.5, 0.3), (0, -0.3), (0, -0.1), k), k)
+    judged = verdict(record, study(record))
+    assert judged is not None
+    assert (judged.answer, words in judged.words) == (answer, True), judged.words
+    for untrue in ("would leave one group", "cluster.choice", "part what belongs together"):
+        assert untrue not in judged.words
+
+
+@pytest.mark.parametrize(
+    ("rule", "window", "rehearsed", "words"),
+    [
+        ("guarded", (2, 3, 4, 5), False, "what the guarded rule chooses from, 2 to 5; the ring is the choice."),
+        ("guarded", (1,), False, "what the guarded rule chooses from, 1 only; the ring is the choice."),
+        ("guarded", (2, 3), True, "chooses from, 2 to 3; the ring is the choice of the rehearsal."),
+        ("published", (3, 4), False, "window that the spread of the distances opens; the ring is the choice."),
+        ("guarded", (), True, "speak of). The ring is the choice of the rehearsal."),
+    ],
+)
+def test_the_band_is_what_the_rule_chose_from(
+    tmp_path: Path, rule: str, window: tuple[int, ...], rehearsed: bool, words: str
+) -> None:
+    record = record_of(tmp_path, Chance(1e-9, 1e-9), spread=0.1)
+    looked = study(record)
+    assert record.grouping is not None
+    assert looked is not None
+    record.config = dict(record.config) | {"cluster": {"rule": rule}}
+    if rehearsed:
+        record.rehearsal = RehearsalDone(Rehearsed((1, 4), (0.5, 0.3), (0, -0.3), (0, -0.1), 4), 4)
+    figure = choice_figure(record, replace(record.grouping, window=window), looked)
+    assert figure.reading.endswith(words), figure.reading
 
 
 def test_where_chance_is_not_ruled_out_no_draw_of_sites_has_groups(tmp_path: Path) -> None:
