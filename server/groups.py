@@ -63,11 +63,13 @@ class Groups:
         self._audience.tell(SitesMoved(round_number, move.sites, move.origin, group, founded, move.evidence))
         return group
 
-    def retire(self, round_number: int) -> None:
-        """Let go of the groups that nobody belongs to any more."""
-        for group in sorted(self.models.keys() - set(self._roster.labels.tolist())):
+    def retire(self, round_number: int) -> list[int]:
+        """Let go of the groups that nobody belongs to any more, and say which those are."""
+        gone = sorted(self.models.keys() - set(self._roster.labels.tolist()))
+        for group in gone:
             del self.models[group]
             self._audience.tell(GroupRetired(round_number, group))
+        return gone
 
     def state(self) -> dict[str, object]:
         """What must be remembered from round to round."""

@@ -21,7 +21,7 @@ from common.extras import InvalidExtras, Network
 from common.methods.rehearsal import AGREEMENT, HEAD, LOSSES, MOST_LOSS, PARTS, RULE, STEP, TEST, TRAIN, Settings
 from common.randomness import generator
 from common.state import State
-from server.aggregation import GroupAverage
+from server.aggregation import GroupAverage, Screen
 from server.asking.grid import StreamingGrid
 from server.asking.stage import Exchange, Question, ask
 from server.clustering import MergeTree, Rehearsed, fewest_as_good
@@ -93,6 +93,8 @@ class Rehearsal:
         self._config, self._audience, self._stamp = config, audience, stamp
         self._members = list(members)
         self._position = {member.name: place for place, member in enumerate(self._members)}
+        # Who has answered so far: nobody waits for the same site twice, and who trained in part is not tested.
+        self._staying = list(self._members)
         self._shape = (classes, width + 1)
         self._settings = config.of(Settings)
 
@@ -137,20 +139,24 @@ class Rehearsal:
             GroupAverage(head, sum(sizes[site] for site in sites))
             for head, sites in zip(heads, plan.members, strict=True)
         ]
+        screens = [Screen(head) for head in heads]
 
         def read(member: Member, content: RecordDict) -> wire.Answered:
             answer = self._read(TRAIN, content)
             own = plan.of_site(self._position[member.name])
             if set(answer.extras) != {f"{HEAD}.{head}" for head in own}:
                 raise InvalidExtras("it sends other heads than it was sent")
+            # All before the first is added: who is left out counts nowhere.
+            for head in own:
+                screens[head].check(answer.extras[f"{HEAD}.{head}"], member.card.train_samples)
             for head in own:
                 averages[head].add(answer.extras[f"{HEAD}.{head}"], member.card.train_samples)
             return answer
 
         step = wire.pack_extras({STEP: {"number": np.array(number, np.int64)}})
-        trainees = [member for place, member in enumerate(self._members) if plan.of_site(place)]
-        for _ in ask(self._exchange(TRAIN, step, trainees, plan, heads, read), grid, self._config.round.deadline):
-            pass
+        exchange = self._exchange(TRAIN, step, self._staying, plan, heads, read)
+        answered = {member.name for member, _ in ask(exchange, grid, self._config.round.deadline)}
+        self._staying = [member for member in self._staying if member.name in answered]
         return [average.result() if average.count else head for average, head in zip(averages, heads, strict=True)]
 
     def _tested(
@@ -170,7 +176,7 @@ class Rehearsal:
                 raise InvalidExtras(f"a mean log loss is more than {MOST_LOSS:g}")
             return answer
 
-        exchange = self._exchange(TEST, {}, self._members, plan, heads, read)
+        exchange = self._exchange(TEST, {}, self._staying, plan, heads, read)
         for member, answer in ask(exchange, grid, self._config.round.deadline):
             site = self._position[member.name]
             found = answer.extras[LOSSES]

@@ -50,7 +50,7 @@ from server.rounds.testing import RoundResult, restored
 
 _log = logging.getLogger("coterie")
 
-# After so many questions without an answer a site is asked no more by itself; when everybody is asked, it is.
+# After so many questions without an answer a site is no more among the few who are asked; when everybody is, it is.
 _MOST_QUESTIONS = 3
 
 
@@ -225,6 +225,7 @@ class ClusteredStrategy(Strategy):
         *,
         sites: Collection[str] | None = None,
         round_number: int = 0,
+        few: bool = False,
     ) -> Mapping[str, Extras]:
         """Ask sites a question that the method declares, after a round; return their answers by name."""
         declared = agreement_on(self._method.name).questions[question]
@@ -242,7 +243,7 @@ class ClusteredStrategy(Strategy):
         connected = set(self._grid.get_node_ids())
         asked = [m for m in self._roster.members if m.node_id in connected and (sites is None or m.name in sites)]
         deadline = self._config.round.deadline
-        if len(asked) < len(self._roster):
+        if few:
             # Everybody waits for the answer of a few: not as long, and not again and again for who never answers.
             deadline = min(deadline, self._config.round.start_timeout)
             asked = [member for member in asked if self._unanswered[member.name] < _MOST_QUESTIONS]
@@ -509,7 +510,9 @@ class ClusteredStrategy(Strategy):
             self._audience.tell(GroupKept(this.round_number, group, 0, self._config.round.min_replies))
         if self._migration is not None:
             self._move(self._migration, this.round_number)
-            self._groups.retire(this.round_number)
+            for group in self._groups.retire(this.round_number):
+                self._aggregation.forget(group)
+                self._rule.forget(group)
 
     def _move(self, mover: Mover, round_number: int) -> None:
         groups = {group: [member.name for member in members] for group, members in self._roster.groups().items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -15,12 +15,7 @@ class RejectedUpdate(ValueError):
 
 
 class Accumulator(Protocol):
-    """One group's updates of one round. The order in which they are added leaves no trace in the result.
-
-    `screens`: it refuses what does not fit by itself; else what sites send is screened before.
-    """
-
-    screens: ClassVar[bool]
+    """One group's updates of one round. The order in which they are added leaves no trace in the result."""
 
     @property
     def count(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,6 @@ class GroupAverage:
     capacity
         Upper bound of the samples of all updates together, known before the round.
     """
-
-    screens: ClassVar[bool] = True
 
     def __init__(self, reference: Mapping[str, NDArray[Any]], capacity: int) -> None:
         if capacity < 1:

@@ -41,14 +41,24 @@ class Aggregation:
         if isinstance(accumulator, ClippedAverage):
             self._norms[group] = accumulator.norms
 
-    def weight(self, samples: int, declared: Collection[int]) -> int:
-        """The samples that an update counts for in a group whose sites have declared so many.
+    def forget(self, group: int) -> None:
+        """Let go of the norms of a group that is no more."""
+        self._norms.pop(group, None)
 
-        Of two middle counts the lower one is the median, so that in a group of two neither outweighs the other.
+    @property
+    def is_capped(self) -> bool:
+        """Whether there is a limit to what one update counts for."""
+        return bool(self._settings.cap)
+
+    def most(self, declared: Collection[int]) -> int | None:
+        """The most samples that an update counts for, under a cap, in a group whose sites have declared so many.
+
+        Of two middle counts the lower one is the median, so that in a group of two neither outweighs the other. None:
+        there is no cap, or nobody to compare with, as a model that everybody is offered may have no members.
         """
         if not self._settings.cap or not declared:
-            return samples
-        return min(samples, max(1, int(self._settings.cap * statistics.median_low(declared))))
+            return None
+        return max(1, int(self._settings.cap * statistics.median_low(declared)))
 
     def state(self) -> dict[str, dict[str, float]]:
         """What must be remembered from round to round."""

@@ -7,20 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import Config, SettingsError
+from common.config import Config
 from common.extras import InvalidExtras
 from common.methods.cfl_gp import CRITERION, GRADIENT, Settings
 from common.methods.ifca import LOSSES, OTHERS
 from common.randomness import derive_seed
 from common.state import Extras, State, flat_parameters
 from server.clustering import k_means, leading_coordinates, matched
+from server.methods.memory import check_answers
 from server.methods.method import Method
 from server.methods.partition import OneGroup
 from server.methods.training import Federation, GroupingRule, Move, Opening, Placement, Remembered
 from server.migration import Evidence
-
-# Bytes of all sites' features together, above which a run is refused rather than begun.
-_MOST_BYTES = 4 * 2**30
 
 
 class GradientPartition(GroupingRule):
@@ -45,12 +43,9 @@ class GradientPartition(GroupingRule):
         """Group the sites for the first time, by their gradients at the common start."""
         models = {group: self.federation.draw(0) for group in range(self._k)}
         sites = [member.name for member in self.federation.members]
-        needed = 4 * self._k * flat_parameters(models[0]).size * len(sites)
-        if needed > _MOST_BYTES:
-            raise SettingsError(
-                f"method = 'cfl-gp' would keep {needed / 2**30:.1f} GiB of gradients ({len(sites)} sites × "
-                f"{self._k} models): take a smaller network or cluster.k, or another method"
-            )
+        # A gradient, and the feature, which is one for each model.
+        each = flat_parameters(models[0]).nbytes * (1 + self._k)
+        check_answers("cfl-gp", len(sites), each, "a smaller network or cluster.k")
         return Opening(models, self._grouped(models, dict.fromkeys(sites, 0), 0))
 
     def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> Iterator[Move]:
@@ -69,7 +64,9 @@ class GradientPartition(GroupingRule):
         """A newcomer takes the model with the least loss on its training samples."""
         models = self.federation.models
         offered = {f"{OTHERS}.{group}": model for group, model in models.items()}
-        answer = self.federation.ask(LOSSES, offered, self._check_losses, sites=[site], round_number=round_number)
+        answer = self.federation.ask(
+            LOSSES, offered, self._check_losses, sites=[site], round_number=round_number, few=True
+        )
         if site not in answer:
             return None
         return Placement(sorted(models)[int(answer[site][LOSSES]["values"].argmin())], 1.0)
@@ -87,10 +84,14 @@ class GradientPartition(GroupingRule):
         self._times += 1
         for site, answer in answers.items():
             self._learn(site, turn, flat_parameters(answer[GRADIENT]))
-        known = sorted(site for site in self._features if site in home)
-        if not known:
+        features = {site: self._features[site] for site in sorted(self._features) if site in home}
+        if self._times >= self._settings.times:
+            # This was the last time.
+            self._features, self._visits = {}, {}
+        if not features:
             return {}
-        points = leading_coordinates([self._features[site] for site in known], self._k)
+        known = list(features)
+        points = leading_coordinates(list(features.values()), self._k)
         labels = k_means(points, self._k, derive_seed(self.config.seed, "k-means", round_number=round_number))
         old = np.array([home[site] for site in known], np.int64)
         return {site: int(label) for site, label in zip(known, matched(labels, old, self._k), strict=True)}
@@ -105,8 +106,6 @@ class GradientPartition(GroupingRule):
 
     def state(self) -> Remembered:
         """The features and how often each site was heard; nothing once the groups are settled."""
-        if self._times >= self._settings.times:
-            return {"times": self._times, "features": {}, "visits": {}}
         return {"times": self._times, "features": dict(self._features), "visits": dict(self._visits)}
 
     def restore(self, state: Remembered) -> None:

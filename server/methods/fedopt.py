@@ -54,6 +54,10 @@ class FedAdam(TrainingRule):
         self._moments[group] = m, v
         return after
 
+    def forget(self, group: int) -> None:
+        """Let go of a group's m and v."""
+        self._moments.pop(group, None)
+
     def state(self) -> Remembered:
         """m and v of every group."""
         return {str(group): {"m": dict(m), "v": dict(v)} for group, (m, v) in self._moments.items()}

@@ -11,9 +11,10 @@ from common.config import Config
 from common.methods.fl_hc import DIRECTION, START, Settings
 from common.state import State, flat_parameters
 from server.clustering import agglomerate, agglomerate_auto, cosine_distance, mean_vector, norm_distance
+from server.methods.memory import check_answers
 from server.methods.method import Method
 from server.methods.partition import OneGroup
-from server.methods.training import Federation, GroupingRule, Move, Placement, Remembered
+from server.methods.training import Federation, GroupingRule, Move, Opening, Placement, Remembered
 from server.migration import Evidence
 
 Vector = NDArray[np.float32]
@@ -35,13 +36,22 @@ class HierarchicalOnce(GroupingRule):
         self._waiting: set[str] = set()
         self._founding: Vector | None = None
 
+    def open(self) -> Opening | None:
+        """All start the same; what they will be asked for must fit."""
+        if self._settings.rounds < self.config.rounds:
+            # An answer, and its vector.
+            each = 2 * flat_parameters(self.federation.draw(0)).nbytes
+            check_answers("fl-hc", len(self.federation.members), each, "a smaller network")
+        return None
+
     def review(self, round_number: int, groups: Mapping[int, Sequence[str]]) -> Iterator[Move]:
         """Group everybody after round n; later, who was missing."""
         if not self._means and self._settings.rounds <= round_number < self.config.rounds:
             yield from self._group(round_number, groups)
         elif self._waiting:
             home = {site: group for group, sites in groups.items() for site in sites}
-            for site, change in self._asked(sorted(self._waiting & home.keys()), round_number).items():
+            late = sorted(self._waiting & home.keys())
+            for site, change in self._asked(late, round_number, few=True).items():
                 self._waiting.discard(site)
                 group, _ = self._nearest(change)
                 if group != home[site]:
@@ -75,15 +85,15 @@ class HierarchicalOnce(GroupingRule):
         """A newcomer trains from w_n, too."""
         if not self._means:
             return None
-        answer = self._asked([site], round_number)
+        answer = self._asked([site], round_number, few=True)
         if site not in answer:
             self._waiting.add(site)
             return None
         return Placement(*self._nearest(answer[site]))
 
-    def _asked(self, sites: Sequence[str], round_number: int) -> dict[str, Vector]:
+    def _asked(self, sites: Sequence[str], round_number: int, *, few: bool = False) -> dict[str, Vector]:
         start = {START: self._start}
-        answers = self.federation.ask(DIRECTION, start, lambda _: None, sites=sites, round_number=round_number)
+        answers = self.federation.ask(DIRECTION, start, lambda _: None, sites=sites, round_number=round_number, few=few)
         return {site: flat_parameters(answer[DIRECTION]) for site, answer in answers.items()}
 
     def _nearest(self, change: Vector) -> tuple[int, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,9 @@ from common.extras import InvalidExtras
 from common.methods.flexcfl import COLD_START, LABELS, SHIFT, START
 from common.randomness import derive_seed, generator
 from common.state import Extras, State, flat_parameters
-from server.clustering import cosine_distance, decomposed_cosines, k_means, mean_vector
+from server.aggregation import Aggregation, Screen
+from server.clustering import cosine_distance, decomposed_cosines, k_means
+from server.methods.memory import check_answers
 from server.methods.method import Method
 from server.methods.partition import OneGroup
 from server.methods.training import Contribution, Federation, Move, Opening, Placement, Remembered, TrainingRule
@@ -29,9 +30,10 @@ _REASON = "its labels have shifted, and its first update is now nearest to the g
 class GroupColdStart(TrainingRule):
     """Sites train the common start briefly; their changes are grouped by decomposed cosine similarity (FlexCFL).
 
-    A group starts from the mean of its members' models and remembers the mean of their changes. Whoever was not among
-    the sites that made the groups, comes later, or says that its labels have shifted, trains the common start, too, and
-    goes to the group whose first change is nearest in direction.
+    A group starts from the mean of its members' models, each counting once, or from what `aggregate.rule` puts in its
+    place, and remembers by how much that differs from the common start. Whoever was not among the sites that made the
+    groups, comes later, or says that its labels have shifted, trains the common start, too, and goes to the group whose
+    first change is nearest in direction.
     """
 
     def __init__(self, config: Config, federation: Federation) -> None:
@@ -48,19 +50,22 @@ class GroupColdStart(TrainingRule):
         k, everybody = self.config.cluster.k, [member.name for member in self.federation.members]
         rng = generator(self.config.seed, "cold start")
         drawn = sorted(rng.choice(everybody, min(_PER_GROUP * k, len(everybody)), replace=False).tolist())
+        # A model, and its change.
+        start = self.federation.draw(0)
+        each = sum(array.nbytes for array in start.values()) + flat_parameters(start).nbytes
+        check_answers("flexcfl", len(everybody), each, "a smaller network")
         models = self._asked(drawn, 0)
         if not models:
             self._waiting = set(everybody)
-            return Opening({0: self.federation.draw(0)}, {})
+            return Opening({0: start}, {})
         changes = {site: self._change(model) for site, model in models.items()}
         cosines = decomposed_cosines(list(changes.values()), k)
         labels = k_means(cosines, k, derive_seed(self.config.seed, "k-means"))
         groups = {site: int(label) for site, label in zip(changes, labels, strict=True)}
         starts = {}
         for group in sorted(set(groups.values())):
-            members = [site for site, own in groups.items() if own == group]
-            starts[group] = _mean([models[site] for site in members])
-            self._firsts[group] = mean_vector([changes[site] for site in members])
+            starts[group] = self._mean([models[site] for site, own in groups.items() if own == group])
+            self._firsts[group] = self._change(starts[group])
         others = sorted(set(everybody) - set(drawn))
         late = self._asked(others, 0) if others else {}
         groups |= {site: self._nearest(self._change(model))[0] for site, model in late.items()}
@@ -69,7 +74,7 @@ class GroupColdStart(TrainingRule):
 
     def place(self, site: str, round_number: int) -> Placement | None:
         """A newcomer trains the common start, not a trained model."""
-        models = self._asked([site], round_number)
+        models = self._asked([site], round_number, few=True)
         if site not in models or not self._firsts:
             self._waiting.add(site)
             return None
@@ -95,23 +100,36 @@ class GroupColdStart(TrainingRule):
         home = {site: group for group, sites in groups.items() for site in sites}
         if not self._firsts or not (asked := sorted(self._waiting & home.keys())):
             return
-        for site, model in self._asked(asked, round_number).items():
+        for site, model in self._asked(asked, round_number, few=True).items():
             self._waiting.discard(site)
             group, _ = self._nearest(self._change(model))
             yield Move((site,), home[site], group, Evidence(reason=_REASON))
 
-    def _asked(self, sites: Collection[str], round_number: int) -> dict[str, State]:
+    def _asked(self, sites: Collection[str], round_number: int, *, few: bool = False) -> dict[str, State]:
         """The models that sites make of the common start; their labels of now are noted."""
         self._start = self._start or self.federation.draw(0)
-        start = {START: self._start}
-        answers = self.federation.ask(COLD_START, start, self._check, sites=sites, round_number=round_number)
+        start, screen = {START: self._start}, Screen(self._start)
+
+        def check(answer: Extras) -> None:
+            self._check_labels(answer)
+            # As any update; every model counts once, whatever it was made from.
+            screen.check(answer[COLD_START], 1)
+
+        answers = self.federation.ask(COLD_START, start, check, sites=sites, round_number=round_number, few=few)
         self._labels |= {site: answer[LABELS]["counts"] for site, answer in answers.items()}
         return {site: answer[COLD_START] for site, answer in answers.items()}
 
-    def _check(self, answer: Extras) -> None:
+    def _check_labels(self, answer: Extras) -> None:
         classes = len(self.federation.members[0].card.class_counts)
         if len(answer[LABELS]["counts"]) != classes:
             raise InvalidExtras(f"it counts {len(answer[LABELS]['counts'])} classes of {classes}")
+
+    def _mean(self, models: Sequence[State]) -> State:
+        """The mean of models made from the common start, by the run's rule."""
+        average = Aggregation(self.config.aggregate).accumulator(0, self._start, len(models))
+        for model in models:
+            average.add(model, 1)
+        return average.result()
 
     def _change(self, model: State) -> Vector:
         change: Vector = flat_parameters(model) - flat_parameters(self._start)
@@ -139,16 +157,6 @@ class GroupColdStart(TrainingRule):
         self._firsts = {int(group): first for group, first in state["firsts"].items()}
         self._labels = dict(state["labels"])
         self._waiting = set(state["waiting"])
-
-
-def _mean(models: Sequence[State]) -> State:
-    """The plain mean of models; whole numbers are rounded."""
-
-    def of(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        mean = np.mean(arrays, axis=0, dtype=np.float64)
-        return (mean if arrays[0].dtype.kind == "f" else np.rint(mean)).astype(arrays[0].dtype)
-
-    return {name: of([model[name] for model in models]) for name in models[0]}
 
 
 METHOD = Method(

@@ -46,11 +46,13 @@ class Federation(Protocol):
         *,
         sites: Collection[str] | None = None,
         round_number: int = 0,
+        few: bool = False,
     ) -> Mapping[str, Extras]:
         """Ask sites, whoever trains in this round, a question that the method declares; return their answers by name.
 
-        `sites` None: all. `round_number` is the last round that is over; 0: none is. `check` raises `InvalidExtras` for
-        an answer that makes no sense; who gave it is named and left out.
+        `sites` None: all. `round_number` is the last round that is over; 0: none is. `check` raises `InvalidExtras` or
+        `RejectedUpdate` for an answer that makes no sense; who gave it is named and left out. `few`: everybody else
+        waits for these sites, so they have less time, and who never answers is not asked for ever.
         """
 
 
@@ -199,6 +201,9 @@ class TrainingRule(GroupingRule):
     def close(self, group: int, before: State, mean: State, samples: int) -> State:
         """Turn the mean of a group's terms, over so many samples, into its new model."""
         return mean
+
+    def forget(self, group: int) -> None:
+        """Let go of what is remembered of a group that is no more; its number is not used again."""
 
 
 MakeGrouping = Callable[[Config, Federation], GroupingRule]

@@ -124,6 +124,8 @@ class Round:
         self._aggregation = aggregation
         self._averages: dict[int, Accumulator] = {}
         self._screens: dict[int, Screen] = {}
+        # The most samples that an update of each group counts for, where there is a limit.
+        self._caps: dict[int, int | None] = {}
         self._contributors: dict[int, list[str]] = {}
         self._finished: dict[int, State] = {}
         self._kept: list[GroupKept] = []
@@ -180,7 +182,7 @@ class Round:
         update = self._screening.update(member, content, self._groups.models[member.group])
         group = self._rule.trained(member.group, update.extras)
         before = self._groups.models[group]
-        weight = self._aggregation.weight(update.samples, self._roster.sizes(group).values())
+        weight = self._weight(group, update.samples)
         contribution = Contribution(
             self.round_number,
             member.name,
@@ -195,8 +197,8 @@ class Round:
         if group not in self._averages:
             reference = self._rule.reference(before)
             self._averages[group] = self._aggregation.accumulator(group, reference, self._capacity(group))
-        if not (self._rule.is_plain and self._averages[group].screens):
-            # What the accumulator is given is not what the site sent, or it does not look.
+        if not self._rule.is_plain:
+            # What the accumulator is given, and looks at, is not what the site sent.
             if group not in self._screens:
                 self._screens[group] = Screen(before)
             self._screens[group].check(update.state, update.samples)
@@ -208,6 +210,15 @@ class Round:
         if update.held is not None:
             self.held[member.name] = update.held
         return update
+
+    def _weight(self, group: int, samples: int) -> int:
+        """The samples that an update of a group counts for."""
+        if not self._aggregation.is_capped:
+            return samples
+        if group not in self._caps:
+            self._caps[group] = self._aggregation.most(self._roster.sizes(group).values())
+        most = self._caps[group]
+        return samples if most is None else min(samples, most)
 
     def _capacity(self, group: int) -> int:
         """An upper bound of the samples behind a group's average, known before the first reply."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -33,7 +34,7 @@ from server.history.events import (
 )
 from server.methods import settle
 from server.rehearsal import Plan
-from tests.support.runs import MakeConfig, on, run
+from tests.support.runs import MakeConfig, failed, on, run
 
 # --- which heads there are -------------------------------------------------------------------------------------
 
@@ -251,6 +252,28 @@ def test_who_answers_nonsense_is_named_and_the_others_decide(
     assert reason in left.reason
     assert record.of(RehearsalDone)
     assert len(record.of(GroupsFormed)[0].sites) == 6
+
+
+def blow_up_last(answer: wire.Answered) -> None:
+    weights = answer.extras[sorted(answer.extras)[-1]]
+    weights["weights"] = np.full_like(weights["weights"], 1e30)  # type: ignore[index]
+
+
+def test_who_is_left_out_counts_in_no_head(small_config: MakeConfig) -> None:
+    config = rehearsed(small_config, rounds=0, rehearsal__rounds=1)
+    partly, _ = run(config, fault=on("query.method", 2, answering(TRAIN, blow_up_last)))
+    silent, _ = run(config, fault=on("query.method", 2, failed))
+    assert partly.of(RehearsalDone) == silent.of(RehearsalDone)
+
+
+def test_a_site_that_hangs_is_waited_for_once_and_named_once(small_config: MakeConfig) -> None:
+    config = rehearsed(small_config, rounds=0, round__deadline=1.0)
+    record, grid = run(config, fault=on("query.method", 2, lambda request, reply: None))
+    asked = Counter(m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "query.method")
+    assert asked == dict.fromkeys((100, 101, 103, 104, 105), 4) | {102: 1}
+    (left,) = record.of(SiteLeftOut)
+    assert (left.stage, left.site) == ("rehearse", "002")
+    assert record.of(RehearsalDone)
 
 
 def test_where_nobody_can_be_tested_the_silhouette_decides(small_config: MakeConfig) -> None:

@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from common.config import Config, parse
-from common.extras import InvalidExtras
 from common.site_card import SiteCard
 from common.state import Extras, State
 from server.aggregation import GroupAverage
+from server.asking.stage import UNUSABLE
 from server.methods import get_method
 from server.methods.training import Contribution, GroupingRule, TrainingRule
 from server.roster import Member
@@ -29,6 +29,7 @@ class Sites:
     answer: Callable[[str, Extras, str], Extras | None] | None = None
     models: dict[int, State] = field(default_factory=dict)
     asked: list[list[str]] = field(default_factory=list)
+    few: list[bool] = field(default_factory=list)
     own: State = field(default_factory=dict)
 
     def own_start(self) -> State:
@@ -56,15 +57,17 @@ class Sites:
         *,
         sites: Collection[str] | None = None,
         round_number: int = 0,
+        few: bool = False,
     ) -> Mapping[str, Extras]:
         assert self.answer is not None, "this rule asks nothing"
         asked = sorted(self.declared if sites is None else sites)
         self.asked.append(asked)
+        self.few.append(few)
         answers = {}
         for site in asked:
             answer = self.answer(question, extras, site)
             if answer is not None:
-                with suppress(InvalidExtras):
+                with suppress(*UNUSABLE):
                     check(answer)
                     answers[site] = answer
         return answers

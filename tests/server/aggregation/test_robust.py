@@ -264,7 +264,22 @@ def test_a_group_in_which_nothing_moved_is_not_held_still_for_ever() -> None:
     ],
 )
 def test_a_site_counts_for_no_more_than_the_cap(cap: float, declared: list[int], samples: int, weight: int) -> None:
-    assert Aggregation(AggregateSettings(cap=cap)).weight(samples, declared) == weight
+    aggregation = Aggregation(AggregateSettings(cap=cap))
+    most = aggregation.most(declared)
+    assert aggregation.is_capped == (most is not None)
+    assert (samples if most is None else min(samples, most)) == weight
+    assert aggregation.most([]) is None
+
+
+def test_a_group_that_is_no_more_leaves_no_norms() -> None:
+    aggregation = Aggregation(AggregateSettings(rule="clipped"))
+    for group in (0, 1):
+        average = aggregation.accumulator(group, REFERENCE, 1000)
+        average.add(update(1), 1)
+        aggregation.note(group, average)
+    aggregation.forget(1)
+    aggregation.forget(7)
+    assert set(aggregation.state()) == {"0"}
 
 
 @pytest.mark.parametrize("key", ["aggregate.rule", "aggregate.cap"])

@@ -74,8 +74,9 @@ def test_models_take_turns_and_after_the_last_time_nobody_is_asked() -> None:
     for round_number in range(1, 9):
         assert carry_out(one, round_number, home) == home
     assert [len(asked) for asked in sites.asked] == [4, 4, 4]
+    assert not any(sites.few)
     assert sites.criteria[::4] == [0.0, 1.0, 0.0]  # type: ignore[attr-defined]
-    assert one.state()["features"] == {}
+    assert one.state()["features"] == one._features == one._visits == {}
 
 
 def test_a_site_that_changes_its_mind_moves_and_a_restart_changes_nothing() -> None:
@@ -110,7 +111,7 @@ def test_too_many_gradients_are_refused_before_anybody_is_asked() -> None:
     sites = federation(K)
     sites.declared = {f"{number:05d}": 1 for number in range(2**14)}
     sites.start = {NAME: np.zeros(2**16, np.float32)}
-    with pytest.raises(SettingsError, match=r"would keep 8\.0 GiB of gradients"):
+    with pytest.raises(SettingsError, match=r"'cfl-gp' would hold 12\.0 GiB of answers at once"):
         rule(sites).open()
     assert not sites.asked
 
@@ -197,6 +198,8 @@ def test_a_newcomer_takes_the_model_with_the_least_loss(small_config: MakeConfig
     values = wire.unpack_arrays(answers[0]["extra losses"])["values"]
     assert len(values) == 2
     assert (placed.site, placed.group) == ("003", int(values.argmin()))
+    asked = [message for message in grid.pushed if "extra others.0" in message.content]
+    assert [message.metadata.ttl for message in asked] == [0.3], "everybody waits for it"
 
 
 def test_a_resumed_run_ends_in_the_same_bits(small_config: MakeConfig, tmp_path: Path) -> None:

@@ -118,6 +118,15 @@ def test_groups_have_moments_of_their_own_and_a_restart_changes_no_bit(name: str
         np.testing.assert_array_equal(step(again, x, (0.3, 0.0), group), step(rule, x, (0.3, 0.0), group))
 
 
+def test_a_group_that_is_no_more_leaves_no_moments() -> None:
+    rule = rule_of("fedadam", {})
+    for group in (0, 1):
+        step(rule, np.array([1.0]), (0.1,), group)
+    rule.forget(1)
+    rule.forget(7)
+    assert set(rule.state()) == {"0"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_trains(small_config: MakeConfig, name: str) -> None:
     record, _ = run(small_config(method=name, rounds=3, fedopt__rate=0.01))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from common.config import SettingsError
 from common.methods.fl_hc import DIRECTION, START
 from common.state import Extras
 from server.app import conduct
@@ -74,6 +75,7 @@ def test_a_silent_site_is_asked_again_and_joins_the_nearest_mean_and_a_restart_c
     assert groups == {0: ["1", "2"], 1: ["3", "4"]}
     assert review(again, 4, groups) == groups
     assert sites.asked == [list("1234"), ["4"], ["4"]]
+    assert sites.few == [False, True, True]
 
 
 def test_a_newcomer_joins_the_nearest_mean() -> None:
@@ -82,6 +84,7 @@ def test_a_newcomer_joins_the_nearest_mean() -> None:
     assert one.place("5", 1) is None, "before the sites are grouped there is one group"
     review(one, 1, {0: list("1234")})
     placed = one.place("5", 2)
+    assert sites.few == [False, True]
     assert placed is not None
     assert placed.group == 1
     assert 0.8 < placed.confidence <= 1
@@ -94,6 +97,29 @@ def test_if_nobody_answers_everybody_is_asked_after_the_next_round() -> None:
     assert review(one, 1, {0: list("1234")}) == {0: list("1234")}
     changes |= I
     assert len(review(one, 2, {0: list("1234")})) == 2
+
+
+def test_too_many_answers_are_refused_before_the_run() -> None:
+    sites = Sites({f"{number:05d}": 1 for number in range(2**14)}, {"head.weight": np.zeros(2**16, np.float32)})
+    with pytest.raises(SettingsError, match=r"'fl-hc' would hold 8\.0 GiB of answers at once"):
+        rule(sites).open()
+    late = HierarchicalOnce(config_of("fl-hc", fl_hc__rounds=5, rounds=5), sites)
+    assert late.open() is None, "nobody is ever asked"
+
+
+def test_one_absent_site_takes_no_time_from_the_others(small_config: MakeConfig) -> None:
+    config = small_config(method="fl-hc", rounds=2, fl_hc__rounds=1, cluster__k=2, sites=4)
+
+    def leave(index: int, request: Message, reply: Message) -> Message:
+        if index == 3 and request.metadata.message_type == "train" and 103 in grid.connected:
+            grid.disconnect(103)
+        return reply
+
+    grid = LoopbackGrid(4, fault=leave)
+    conduct(grid, config, [Record()])
+    asked = [message for message in grid.pushed if message.metadata.message_type == "query.method"]
+    assert [message.metadata.dst_node_id for message in asked] == [100, 101, 102]
+    assert {message.metadata.ttl for message in asked} == {config.round.deadline}
 
 
 def figures(record: Record) -> list[float]:

@@ -19,7 +19,7 @@ from common.state import Extras
 from server.app import conduct
 from server.history.events import GroupsFormed, RoundFinished, RoundTrained, SiteLeftOut, SitePlaced, SitesMoved
 from server.methods import settle
-from server.methods.flexcfl import GroupColdStart, _mean
+from server.methods.flexcfl import GroupColdStart
 from server.methods.training import Contribution
 from tests.support.loopback import LoopbackGrid
 from tests.support.resuming import check_resumed
@@ -45,8 +45,8 @@ def federation(changes: Mapping[str, Sequence[float]], sites: str = "1234") -> S
     return Sites(dict.fromkeys(sites, 10), start, answer)
 
 
-def rule(sites: Sites, k: int = 2) -> GroupColdStart:
-    return GroupColdStart(config_of("flexcfl", cluster__k=k), sites)
+def rule(sites: Sites, k: int = 2, **settings: object) -> GroupColdStart:
+    return GroupColdStart(config_of("flexcfl", cluster__k=k, **settings), sites)
 
 
 def test_vector_j() -> None:
@@ -59,6 +59,7 @@ def test_vector_j() -> None:
     np.testing.assert_allclose(firsts["0"], [1.5, 0.1, 0], atol=1e-6)
     np.testing.assert_allclose(firsts["1"], [0, 2, 0.15], atol=1e-6)
     placed = one.place("5", 3)
+    assert one.federation.few == [False, True]  # type: ignore[attr-defined]
     assert placed is not None
     assert (placed.group, placed.confidence) == (0, pytest.approx(1 - 0.094568 / 0.186487, abs=1e-4))
 
@@ -85,14 +86,41 @@ def test_of_many_sites_a_sample_makes_the_groups_and_the_others_are_placed() -> 
     sites.declared = dict.fromkeys(names, 10)
     opening = rule(sites).open()
     assert [len(asked) for asked in sites.asked] == [40, 10]
+    assert sites.few == [False, False]
     assert sorted(opening.groups) == names
     assert len({(place % 2, opening.groups[name]) for place, name in enumerate(names)}) == 2
 
 
 def test_a_mean_counts_every_member_and_rounds_counters() -> None:
     """In the published "avg" only the first update counts."""
-    models = [{"w": np.full(1, value, np.float32), "n": np.array(count)} for value, count in ((1.0, 3), (4.0, 6))]
-    assert (_mean(models)["w"][0], _mean(models)["n"]) == (2.5, 4)
+    models = [{"w": np.full(1, value, np.float32), "n": np.array(count)} for value, count in ((1.0, 3), (4.0, 5))]
+    one = rule(federation({}))
+    one._start = models[0]
+    mean = one._mean([*models, models[1]])
+    assert (mean["w"][0], mean["n"]) == (3.0, 4)
+
+
+@pytest.mark.parametrize("value", [1e30, np.nan, np.inf])
+def test_a_model_that_blew_up_is_left_out(value: float) -> None:
+    """Finite is not enough: one such model would be its group's start."""
+    opening = rule(federation(J | {"1": (value, 0, 0)})).open()
+    assert sorted(opening.groups) == ["2", "3", "4"]
+    assert all(np.abs(model[NAME]).max() < 10 for model in opening.models.values())
+
+
+def test_a_start_is_made_by_the_rule_of_the_run() -> None:
+    changes = {"1": (1, 0, 0), "2": (1.5, 0, 0), "3": (1000, 0, 0), "4": (1.25, 0, 0), "5": (2, 0, 0)}
+    opening = rule(federation(changes, "12345"), k=1, aggregate__rule="median").open()
+    np.testing.assert_allclose(opening.models[0][NAME], [6.5, 5, 5])
+
+
+def test_too_many_answers_are_refused_before_anybody_is_asked() -> None:
+    sites = federation({})
+    sites.declared = {f"{number:05d}": 1 for number in range(2**14)}
+    sites.start = {NAME: np.zeros(2**16, np.float32)}
+    with pytest.raises(SettingsError, match=r"'flexcfl' would hold 8\.0 GiB of answers at once"):
+        rule(sites).open()
+    assert not sites.asked
 
 
 def contribution(site: str, shifted: int, group: int = 0) -> Contribution:
@@ -123,6 +151,7 @@ def test_a_silent_one_is_asked_until_it_answers() -> None:
     assert carry_out(one, 1, home) == home
     changes["4"] = J["4"]
     assert carry_out(one, 2, home) == home | {"4": 1}
+    assert one.federation.few == [False, True, True]  # type: ignore[attr-defined]
 
 
 def test_nobody_at_all_trains_the_common_start() -> None:

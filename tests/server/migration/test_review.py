@@ -259,6 +259,24 @@ def test_founding_and_retiring_groups(drifting: MakeConfig, monkeypatch: pytest.
     assert not np.array_equal(by_round[3].models[2]["head.bias"], by_round[3].models[0]["head.bias"])
 
 
+def test_nothing_is_remembered_of_a_retired_group(drifting: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_verdicts(monkeypatch, {1: [Verdict("002", 0, None, EVIDENCE)], 3: [Verdict("002", 2, 0, EVIDENCE)]})
+    states: dict[int, dict[str, set[str]]] = {}
+    aggregate_train = ClusteredStrategy.aggregate_train
+
+    def spy(self: ClusteredStrategy, server_round: int, replies: Iterable[Message]) -> object:
+        found = aggregate_train(self, server_round, replies)
+        states[server_round] = {part: set(self.state()[part]) for part in ("rule", "aggregation")}
+        return found
+
+    monkeypatch.setattr(ClusteredStrategy, "aggregate_train", spy)
+    config = drifting(rounds=3, drift="", train__rule="fedadam", aggregate__rule="clipped")
+    record, _ = run(config)
+    assert record.of(GroupRetired) == [GroupRetired(3, 2)]
+    assert states[2] == {"rule": {"0", "1", "2"}, "aggregation": {"0", "1", "2"}}
+    assert states[3] == {"rule": {"0", "1"}, "aggregation": {"0", "1"}}
+
+
 def test_the_ledger_is_in_every_file_and_printed(
     drifting: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
