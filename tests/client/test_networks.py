@@ -315,15 +315,26 @@ def _saved_and_opened(folder: Path, config: Config, blend: Blend, digest: str) -
 # --- networks of the user's own --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "scaffold", "fedcm"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedper", "scaffold", "fedcm", "pfedme", "per-fedavg", "per-fedavg-hf", "cfl-gp"]
+)
 def test_a_simulation_just_takes_a_network_of_the_users_own(small_config: MakeConfig, method: str) -> None:
-    config = prepare(small_config(method=method, sites=2, train__model=f"python:{OWN}", train__prior="site"))
+    more = {"cluster__k": 2} if method == "cfl-gp" else {}
+    config = prepare(small_config(method=method, sites=2, train__model=f"python:{OWN}", train__prior="site", **more))
     record, grid = run(config)
     assert not record.of(SiteLeftOut)
     assert len(record.of(RoundFinished)) == 2
     assert all(("head.weight" in names) == (method != "fedper") for names in sent(grid))
+    # What it drops is drawn by the seed, whatever was drawn before.
+    torch.manual_seed(5)
     again, _ = run(config)
     assert [e.overall.loss for e in again.of(RoundFinished)] == [e.overall.loss for e in record.of(RoundFinished)]
+
+
+def test_a_method_that_asks_for_features_refuses_a_network_of_the_users_own(small_config: MakeConfig) -> None:
+    for changes in ({"method": "fedccfa"}, {"method": "fmcl", "train__rule": "fedccfa"}):
+        with pytest.raises(SettingsError, match="fedccfa trains on the features below the head"):
+            settle(small_config(train__model=f"python:{OWN}", migration__rule="off", **changes))
 
 
 def test_a_site_refuses_a_network_that_it_does_not_allow_and_says_which_line_to_add(tmp_path: Path) -> None:
