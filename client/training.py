@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -99,7 +99,7 @@ def train(
     )
     steps, mean = 0, math.nan
     # Our own networks draw nothing from torch; one of the user's may.
-    with _seeded(seed, device):
+    with seeded(seed, device):
         for epoch, dealt in enumerate(deal(inputs, labels, settings, seed=seed, device=device)):
             # Summed on the device: asking for each loss would make a GPU wait at every step.
             loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -202,7 +202,7 @@ def _check_loss(mean: float, epoch: int, round_number: int, rate: float) -> None
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Let torch's generators give what the seed says, and leave them as they were."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -289,14 +289,21 @@ def gradient(
     _to_device(model, device)
     model.eval()
     named = dict(model.named_parameters())
-    total = [torch.zeros_like(parameter) for parameter in named.values()]
+    parameters = list(named.values())
+    total = [torch.zeros_like(parameter) for parameter in parameters]
     values, targets = _tensor(inputs), _tensor(labels)
     for start in range(0, len(labels), TEST_BATCH):
         part = slice(start, start + TEST_BATCH)
         scores = model(normalise(values[part].to(device)))
         loss = functional.cross_entropy(scores, targets[part].to(device), reduction="sum") / len(labels)
-        torch._foreach_add_(total, torch.autograd.grad(loss, list(named.values())))
+        torch._foreach_add_(total, gradients(loss, parameters))
     return {name: tensor.cpu().numpy() for name, tensor in zip(named, total, strict=True)}
+
+
+def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient for each parameter; zeros for one that takes no part, as a network of others may have."""
+    found = iter(torch.autograd.grad(loss, [one for one in parameters if one.requires_grad], materialize_grads=True))
+    return [next(found) if one.requires_grad else torch.zeros_like(one) for one in parameters]
 
 
 def _prepare_batch_norm(model: nn.Module, statistics: str) -> None:

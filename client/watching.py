@@ -41,18 +41,24 @@ def changed(request: Request) -> float:
     described = request.task.described
     if described is None:
         return 0.0
-    before = _memory(request).recall(described)
     try:
-        if before is not None and np.array_equal(before["state"], _state(request)):
+        before = _memory(request).recall(described)
+        if before is not None and np.array_equal(before.get("state", ()), _state(request)):
             return 0.0
-        deviation = CERTAIN if before is None else change(_description(before), _now(request))
+        now = None if before is None else _now(request)
+    except Exception:
+        # It is asked with every update, and one that is trained is worth sending all the same.
+        _log.exception("this site cannot see whether it has changed")
+        return 0.0
+    try:
+        if before is not None and now is not None:
+            deviation = change(_description(before), now)
+            return deviation if deviation >= RAISED else 0.0
     except (KeyError, ValueError, IndexError) as error:
         _log.warning("what this site remembers of itself cannot be used: %s", error)
-        before, deviation = None, CERTAIN
-    if before is None:
-        # Who no longer knows what it said asks to be asked again.
-        _log.warning("this site does not remember what it said of itself in round %d", described)
-    return deviation if deviation >= RAISED else 0.0
+    # Who no longer knows what it said asks to be asked again.
+    _log.warning("this site does not remember what it said of itself in round %d", described)
+    return CERTAIN
 
 
 def _memory(request: Request) -> Memory:

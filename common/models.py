@@ -107,7 +107,13 @@ def set_state(model: nn.Module, state: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _base_of(model: nn.Module) -> Mapping[str, Tensor]:
-    return model.base if isinstance(model, Network) else {}
+    # A blend has two networks, under their names.
+    networks = [(prefix, module) for prefix, module in model.named_modules() if isinstance(module, Network)]
+    return {
+        f"{prefix}.{name}" if prefix else name: tensor
+        for prefix, network in networks
+        for name, tensor in network.base.items()
+    }
 
 
 def set_prior(model: nn.Module, shares: NDArray[np.float64] | None) -> None:

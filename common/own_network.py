@@ -7,7 +7,7 @@ size, size], with values between -1 and 1, to logits [n, classes]; its last laye
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from common.config import SettingsError
 from common.randomness import derive_seed
-from common.tensor_names import is_head
+from common.tensor_names import is_head, is_parameter
 
 _TYPES = (torch.float32, torch.int64)
 
@@ -80,9 +80,7 @@ def _check(reference: str, network: object, shape: tuple[int, ...], classes: int
         )
     if hasattr(network, "log_prior"):
         raise NetworkError(f"the network of {reference} has an attribute `log_prior`, a name that is taken: rename it")
-    for name, tensor in state.items():
-        if tensor.dtype not in _TYPES or (isinstance(tensor, nn.Parameter) and tensor.dtype != torch.float32):
-            raise NetworkError(f"{name} of {reference} is {tensor.dtype}: parameters must be float32, counters int64")
+    _check_state(reference, state, {name for name, _ in network.named_parameters(remove_duplicate=False)})
     last: list[object] = []
     hook = head.register_forward_hook(lambda module, inputs, output: last.append(output))
     try:
@@ -101,3 +99,27 @@ def _check(reference: str, network: object, shape: tuple[int, ...], classes: int
         raise NetworkError(f"the network of {reference} gives scores that are not finite")
     if len(last) != 1 or not isinstance(last[0], Tensor) or not torch.equal(last[0], logits):
         raise NetworkError(f"`head` of {reference} is not its last layer: what it gives is not what the network gives")
+
+
+def _check_state(reference: str, state: Mapping[str, Tensor], parameters: Collection[str]) -> None:
+    """Raise unless the names of tensors say what they are, and each has its own memory."""
+    places: dict[int, str] = {}
+    for name, tensor in state.items():
+        if tensor.dtype not in _TYPES or (name in parameters and tensor.dtype != torch.float32):
+            raise NetworkError(f"{name} of {reference} is {tensor.dtype}: parameters must be float32, counters int64")
+        if name in parameters and not is_parameter(name):
+            raise NetworkError(
+                f"the parameter {name} of {reference} has the name of a statistic of batch norm: rename it"
+            )
+        if name not in parameters and is_parameter(name):
+            raise NetworkError(
+                f"{name} of {reference} is a buffer that is no statistic of batch norm, and methods would take it for "
+                "a parameter: register it with persistent=False if it is a constant, or make it a parameter"
+            )
+        # Empty tensors have no memory.
+        place = tensor.untyped_storage().data_ptr()
+        if place and (other := places.setdefault(place, name)) != name:
+            raise NetworkError(
+                f"{other} and {name} of {reference} share their memory, and methods would step or average it twice: "
+                "give each its own"
+            )

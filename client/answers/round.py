@@ -46,7 +46,7 @@ def _trained(request: Request) -> RecordDict:
     if task.held:
         # Copied: what is sent may share its memory with the network, which is about to be another model.
         trained = replace(trained, state={name: array.copy() for name, array in trained.state.items()})
-        found = tested(visit.load(method.held(trained)), visit.site).confusion
+        found = tested(visit.load(method.held(visit, trained)), visit.site).confusion
         held = int(np.trace(found)), int(found.sum())
     fresh = method.agreement.remembers and task.accepted > 0 and not visit.memory
     deviation = changed(request)

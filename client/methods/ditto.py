@@ -21,7 +21,7 @@ class Ditto(SiteMethod):
         """The model of all."""
         return visit.received
 
-    def held(self, trained: Trained) -> State:
+    def held(self, visit: Visit, trained: Trained) -> State:
         """The site's own model."""
         return trained.memory or trained.state
 

@@ -23,9 +23,9 @@ class ClassifierAlignment(SiteMethod):
         """The present body under the site's own head."""
         return visit.received | visit.extras[OWN_HEAD]
 
-    def held(self, trained: Trained) -> State:
+    def held(self, visit: Visit, trained: Trained) -> State:
         """The trained body under the trained head."""
-        return trained.state | trained.extras[HEAD]
+        return visit.as_trained(trained.state) | trained.extras[HEAD]
 
     def train(self, visit: Visit) -> Trained:
         """One round, in the order of the paper."""
@@ -40,7 +40,10 @@ class ClassifierAlignment(SiteMethod):
         visit.load(visit.received | own)
         result = visit.fit(objective=self._objective(visit), frozen=set(own))
         # Of the body as it is now; classes that the site does not hold have none.
+        ended = visit.state()
+        visit.load(visit.as_trained(ended))
         after = features(network, visit.site.train_inputs(), device=visit.device)
+        visit.load(ended)
         counts = np.bincount(labels, minlength=len(visit.site.classes)).astype(np.int64)
         means = np.zeros((len(counts), after.shape[1]), np.float32)
         for label in np.flatnonzero(counts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,15 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.data import SiteData
-from client.training import Objective, TrainingResult, deal, measure, plain, prepare, train
+from client.training import Objective, TrainingResult, deal, measure, plain, prepare, seeded, train
 from common import wire
 from common.config import SiteSettings
 from common.methods import Agreement
-from common.models import InvalidState, get_state, set_state
+from common.models import Head, InvalidState, get_state, set_state
 from common.networks import build_for
 from common.randomness import derive_seed
 from common.schedule import learning_rate
 from common.state import Extras, State
+from common.tensor_names import is_parameter
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,17 @@ class Visit:
         measure(self.network, inputs)
         return result
 
-    def epochs(self, purpose: str = "training") -> Iterator[list[Callable[[], Tensor]]]:
-        """The batches of the same training, for a method that takes its own steps.
+    @contextmanager
+    def epochs(self, purpose: str = "training") -> Iterator[Iterator[list[Callable[[], Tensor]]]]:
+        """The batches of the same training, epoch by epoch, for a method that takes its own steps.
 
-        Each gives, when called, its mean loss under the network as it is then.
+        Each gives, when called, its mean loss under the network as it is then; what a network drops at random is fixed
+        by the seed as long as the context is entered.
         """
+        with seeded(self.seed(purpose), self.device):
+            yield self._epochs(purpose)
+
+    def _epochs(self, purpose: str) -> Iterator[list[Callable[[], Tensor]]]:
         inputs, labels, train = self.site.train_inputs(), self.site.train_labels, self.settings.train
         prepare(self.network, train, self.device)
         for dealt in deal(inputs, labels, train, seed=self.seed(purpose), device=self.device):
@@ -132,6 +140,16 @@ class Visit:
         network = build_for(self.settings, self.settings.seed)
         measure(network, self.site.train_inputs())
         return get_state(network)
+
+    def as_trained(self, state: State) -> State:
+        """A state after training from what came, with the centre under which a head was trained.
+
+        What travels has the centre that was measured afterwards, for the mean over the sites; a model that is used as
+        it is needs the other.
+        """
+        if not isinstance(self.network, Head):
+            return state
+        return {name: array if is_parameter(name) else self.received.get(name, array) for name, array in state.items()}
 
     def state(self) -> State:
         """The network as it is now, in arrays that later training leaves alone."""
@@ -170,10 +188,10 @@ class SiteMethod:
         or there is none."""
         return None
 
-    def held(self, trained: Trained) -> State:
+    def held(self, visit: Visit, trained: Trained) -> State:
         """Return the model that the site holds right after its training."""
         own = {} if self.agreement.shared is None else trained.memory or {}
-        return own | trained.state
+        return own | visit.as_trained(trained.state)
 
     def train(self, visit: Visit) -> Trained:
         """Train on the site's own data."""

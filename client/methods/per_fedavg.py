@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from client.methods.method import SiteMethod, Trained, Visit
-from client.training import TrainingDiverged, TrainingResult
+from client.training import TrainingDiverged, TrainingResult, gradients
 from common.methods.per_fedavg import Settings
 from common.state import State
 from common.tensor_names import is_parameter
@@ -28,9 +28,10 @@ class PerFedAvg(SiteMethod):
     def served(self, visit: Visit) -> State:
         """The common model after one step on a batch of the site's own training samples."""
         network = visit.load(visit.received)
-        batch = next(visit.epochs("adaptation"))[0]
-        with _still_buffers(network):
-            _step(network, _gradient(network, batch), visit.settings.of(Settings).alpha)
+        with visit.epochs("adaptation") as epochs:
+            batch = next(epochs)[0]
+            with _still_buffers(network):
+                _step(network, _gradient(network, batch), visit.settings.of(Settings).alpha)
         adapted = visit.state()
         # Training prepares batch norm's statistics anew; what is tested has those that came.
         return {name: adapted[name] if is_parameter(name) else array for name, array in visit.received.items()}
@@ -45,13 +46,16 @@ class PerFedAvg(SiteMethod):
         beta = settings.beta * visit.rate / visit.settings.train.lr
         needed = 2 if settings.gradient == "fo" else 3
         steps, mean = 0, float("nan")
-        for losses in visit.epochs():
-            parts = [losses[place : place + needed] for place in range(0, len(losses) - needed + 1, needed)]
-            parts = parts or [[losses[place % len(losses)] for place in range(needed)]]
-            mean = sum(meta_step(network, part, settings, beta) for part in parts) / len(parts)
-            steps += len(parts)
-            if not torch.isfinite(torch.tensor(mean)):
-                raise TrainingDiverged(f"the loss became {mean}: a lower per_fedavg.beta or per_fedavg.alpha may help")
+        with visit.epochs() as epochs:
+            for losses in epochs:
+                parts = [losses[place : place + needed] for place in range(0, len(losses) - needed + 1, needed)]
+                parts = parts or [[losses[place % len(losses)] for place in range(needed)]]
+                mean = sum(meta_step(network, part, settings, beta) for part in parts) / len(parts)
+                steps += len(parts)
+                if not torch.isfinite(torch.tensor(mean)):
+                    raise TrainingDiverged(
+                        f"the loss became {mean}: a lower per_fedavg.beta or per_fedavg.alpha may help"
+                    )
         return self.trained(visit, TrainingResult(visit.samples, mean, steps))
 
 
@@ -61,21 +65,21 @@ def meta_step(network: nn.Module, losses: Sequence[Loss], settings: Settings, be
     with _still_buffers(network):
         _step(network, _gradient(network, losses[0]), settings.alpha)
     loss = losses[1]()
-    direction = torch.autograd.grad(loss, list(network.parameters()))
+    direction = gradients(loss, list(network.parameters()))
     if settings.gradient == "hf":
         with _still_buffers(network):
             ahead, behind = (
                 _gradient_at(network, start, direction, sign * settings.delta, losses[2]) for sign in (1, -1)
             )
         bend = torch._foreach_div(torch._foreach_sub(ahead, behind), 2 * settings.delta)
-        direction = torch._foreach_sub(list(direction), bend, alpha=settings.alpha)
+        direction = list(torch._foreach_sub(direction, bend, alpha=settings.alpha))
     _put(network, start)
     _step(network, direction, beta)
     return float(loss.detach())
 
 
-def _gradient(network: nn.Module, loss: Loss) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(loss(), list(network.parameters()))
+def _gradient(network: nn.Module, loss: Loss) -> list[Tensor]:
+    return gradients(loss(), list(network.parameters()))
 
 
 def _gradient_at(
@@ -83,7 +87,7 @@ def _gradient_at(
 ) -> list[Tensor]:
     _put(network, start)
     _step(network, direction, -distance)
-    return list(_gradient(network, loss))
+    return _gradient(network, loss)
 
 
 def _step(network: nn.Module, direction: Sequence[Tensor], rate: float) -> None:
@@ -99,10 +103,13 @@ def _put(network: nn.Module, parameters: Sequence[Tensor]) -> None:
 @contextmanager
 def _still_buffers(network: nn.Module) -> Iterator[None]:
     """Batch norm's statistics are, in the end, what they were."""
-    kept = [buffer.clone() for buffer in network.buffers()]
+    # Not those outside of the state: the weights of a frozen backbone, which nobody changes.
+    parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}
+    buffers = [tensor for name, tensor in network.state_dict().items() if name not in parameters]
+    kept = [buffer.clone() for buffer in buffers]
     yield
     with torch.no_grad():
-        for buffer, value in zip(network.buffers(), kept, strict=True):
+        for buffer, value in zip(buffers, kept, strict=True):
             buffer.copy_(value)
 
 

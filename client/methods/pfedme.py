@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from client.methods.method import SiteMethod, Trained, Visit
-from client.training import TrainingDiverged, TrainingResult
+from client.training import TrainingDiverged, TrainingResult, gradients
 from common.methods.pfedme import Settings
 from common.models import set_state
 from common.state import State
@@ -30,7 +30,7 @@ class PFedMe(SiteMethod):
         """w."""
         return visit.received
 
-    def held(self, trained: Trained) -> State:
+    def held(self, visit: Visit, trained: Trained) -> State:
         """The site's own model."""
         return trained.memory or trained.state
 
@@ -40,29 +40,31 @@ class PFedMe(SiteMethod):
         own: list[Tensor] = list(network.parameters())
         w: list[Tensor] = []
         steps, mean = 0, math.nan
-        for losses in visit.epochs():
-            # Copied once the network is where it is trained.
-            w = w or [parameter.detach().clone() for parameter in own]
-            seen = torch.zeros((), dtype=torch.float64, device=visit.device)
-            for batch in losses:
-                for _ in range(settings.steps):
-                    loss = batch()
-                    gradients = torch.autograd.grad(loss, own)
+        with visit.epochs() as epochs:
+            for losses in epochs:
+                # Copied once the network is where it is trained.
+                w = w or [parameter.detach().clone() for parameter in own]
+                seen = torch.zeros((), dtype=torch.float64, device=visit.device)
+                for batch in losses:
+                    for _ in range(settings.steps):
+                        loss = batch()
+                        slope = gradients(loss, own)
+                        with torch.no_grad():
+                            step = torch._foreach_add(slope, torch._foreach_sub(own, w), alpha=settings.pull)
+                            torch._foreach_sub_(own, step, alpha=settings.rate)
+                        steps += 1
+                    seen += loss.detach()
                     with torch.no_grad():
-                        step = torch._foreach_add(list(gradients), torch._foreach_sub(own, w), alpha=settings.pull)
-                        torch._foreach_sub_(own, step, alpha=settings.rate)
-                    steps += 1
-                seen += loss.detach()
-                with torch.no_grad():
-                    torch._foreach_sub_(w, torch._foreach_sub(w, own), alpha=visit.rate * settings.pull)
-            mean = seen.item() / len(losses)
-            if not math.isfinite(mean):
-                raise TrainingDiverged(f"the loss became {mean}: a lower pfedme.rate may help")
+                        torch._foreach_sub_(w, torch._foreach_sub(w, own), alpha=visit.rate * settings.pull)
+                mean = seen.item() / len(losses)
+                if not math.isfinite(mean):
+                    raise TrainingDiverged(f"the loss became {mean}: a lower pfedme.rate may help")
         theta = visit.state()
         names = [name for name, _ in network.named_parameters()]
         common = theta | {name: value.cpu().numpy() for name, value in zip(names, w, strict=True)}
         set_state(network, common)
-        return replace(self.trained(visit, TrainingResult(visit.samples, mean, steps)), memory=theta)
+        trained = self.trained(visit, TrainingResult(visit.samples, mean, steps))
+        return replace(trained, memory=visit.as_trained(theta))
 
 
 SITE = PFedMe

@@ -22,8 +22,9 @@ class Settings(Section):
 
 def last_layers(state: State, settings: SiteSettings) -> set[str]:
     """The tensors of the last linear layers; those of a linear layer's weights are the only ones with two axes."""
-    linear = [name.rpartition(".")[0] for name, array in state.items() if array.ndim == 2]
-    shared = set(linear[-settings.of(Settings).layers :])
+    # One that is adapted has two of them, `down` and `up`, and is one layer all the same.
+    linear = dict.fromkeys(name.rpartition(".")[0] for name, array in state.items() if array.ndim == 2)
+    shared = set(list(linear)[-settings.of(Settings).layers :])
     return {name for name in state if name.rpartition(".")[0] in shared}
 
 

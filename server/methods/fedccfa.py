@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import Config
+from common.config import Config, SettingsError
 from common.extras import InvalidExtras
 from common.methods.fedccfa import ANCHORS, BALANCED, HEAD, OWN_HEAD, PROTOTYPES, Settings
 from common.state import Extras, State
@@ -118,6 +118,15 @@ def _row(head: State, label: int) -> NDArray[np.float64]:
     return np.append(head[_WEIGHT][label], head[_BIAS][label]).astype(np.float64)
 
 
+def check(config: Config) -> None:
+    """Refuse a network whose features nobody knows how to ask for."""
+    if config.train.model.startswith("python:"):
+        raise SettingsError(
+            f"train.model = {config.train.model!r}: fedccfa trains on the features below the head, which a network of "
+            "your own does not give by themselves; take another network, or another method, such as fedper"
+        )
+
+
 METHOD = Method(
     name="fedccfa",
     title="FedCCFA",
@@ -129,6 +138,7 @@ METHOD = Method(
     clustered=False,
     rule="fedccfa",
     training=ClasswiseHeads,
+    check=check,
     settings_used=tuple(f"fedccfa.{name}" for name in Settings.model_fields),
 )
 

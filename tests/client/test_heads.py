@@ -12,18 +12,24 @@ from safetensors.numpy import load_file
 from cli.main import main
 from cli.suites.preparation import prepare_cells
 from cli.suites.suite import Cell
-from client.data import load_site
+from client.answers.round import train_round
+from client.data import SiteData, load_site
 from client.data.files import read_images
 from client.encoder import Encoder, load_encoder
 from client.identity import Identity
+from client.methods import site_method
 from client.onnx_export import onnx_input
 from client.prediction import Prediction, open_model, predict
-from client.request import data_of
+from client.request import Request, data_of, tested
+from client.training import features
 from common import wire
 from common.config import Config, EncoderSettings, SettingsError, parse
 from common.encoders import COLUMNS, embedding_width
 from common.kept_model import load_model
+from common.methods.fedccfa import ANCHORS, HEAD, OWN_HEAD, PROTOTYPES
+from common.metrics import EvaluationStatistics
 from common.models import EMBEDDING_LENGTH, build, get_state
+from common.state import State
 from common.wire.records import unpack_arrays
 from server.app import conduct, initial_state
 from server.history.events import GroupsFormed, RoundFinished, SiteLeftOut
@@ -120,6 +126,65 @@ def test_the_server_knows_how_long_an_embedding_is(name: str, size: int) -> None
 def test_an_encoder_that_nobody_knows_is_named() -> None:
     with pytest.raises(SettingsError, match="timm has no model 'resnet_of_dreams'"):
         embedding_width(EncoderSettings(name="timm:resnet_of_dreams"), Config().data)
+
+
+# --- the centre ------------------------------------------------------------------------------------------------
+
+
+def sent_to(config: Config, rule: str, *, held: bool = False) -> tuple[Request, State]:
+    """A round at a site that is sent a model with a centre that is not its own."""
+    whole = initial_state(config.model_copy(update={"method": "fedavg"}))
+    whole[CENTRE] = np.linspace(-0.2, 0.3, len(whole[CENTRE]), dtype=np.float32)
+    agreement, extras = site_method(rule).agreement, {}
+    if rule == "fedccfa":
+        head = {name: array for name, array in whole.items() if name.startswith("head.")}
+        anchors = {"held": np.zeros(10, np.int64), "known": np.array(0), "means": np.zeros_like(head["head.weight"])}
+        extras = {OWN_HEAD: head, ANCHORS: anchors}
+    received = agreement.travelling(whole, config.for_site())
+    task = wire.Task(config.for_site(), 2, 5, "ab12", rule, group=0, held=held)
+    content = wire.pack_task(task, wire.pack_arrays(received), wire.pack_extras(extras))
+    identity = Identity("000", None, (0, config.sites), None, in_engine=True)
+    task = wire.unpack_task(content)
+    return Request(content, task, identity, data_of(identity, task, 2)), received
+
+
+def test_pfedme_keeps_its_own_model_with_the_centre_it_was_trained_under(with_head: MakeConfig) -> None:
+    request, received = sent_to(with_head(method="pfedme"), "pfedme")
+    trained = request.method.train(request.visit())
+    assert trained.memory is not None
+    np.testing.assert_array_equal(trained.memory[CENTRE], received[CENTRE])
+    # What travels is the site's own, for the mean over the sites.
+    np.testing.assert_allclose(trained.state[CENTRE], request.site.train_inputs().mean(axis=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "fedper", "pfedme", "fedccfa"])
+def test_what_a_site_holds_is_tested_with_the_centre_it_was_trained_under(
+    with_head: MakeConfig, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, received = sent_to(with_head(train__model="head-mlp", cache=str(tmp_path)), rule, held=True)
+    seen: list[State] = []
+
+    def spy(model: torch.nn.Module, site: SiteData) -> EvaluationStatistics:
+        seen.append({name: array.copy() for name, array in get_state(model).items()})
+        return tested(model, site)
+
+    monkeypatch.setattr("client.answers.round.tested", spy)
+    content = train_round(request)
+    (held,) = seen
+    np.testing.assert_array_equal(held[CENTRE], received[CENTRE])
+    own = request.site.train_inputs().mean(axis=0)
+    np.testing.assert_allclose(wire.unpack_model(content)[CENTRE], own, rtol=1e-4, atol=1e-6)
+
+
+def test_fedccfa_tells_features_under_the_centre_of_all(with_head: MakeConfig) -> None:
+    request, received = sent_to(with_head(train__model="head-mlp"), "fedccfa")
+    visit = request.visit()
+    trained = request.method.train(visit)
+    visit.load(trained.state | trained.extras[HEAD] | {CENTRE: received[CENTRE]})
+    found, labels = features(visit.network, visit.site.train_inputs(), device=visit.device), visit.site.train_labels
+    for label in np.unique(labels):
+        expected = found[labels == label].mean(axis=0)
+        np.testing.assert_allclose(trained.extras[PROTOTYPES]["means"][label], expected, rtol=1e-4, atol=1e-4)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,11 @@ from client.data.files import read_images
 from client.identity import Identity, identify
 from client.networks import frozen_digest, network_of, require_allowed
 from client.prediction import Prediction, open_model, predict
+from client.training import log_probabilities
 from common import wire
+from common.blend import Blend
 from common.config import Config, SettingsError, parse
-from common.kept_model import load_model
+from common.kept_model import ModelCard, load_model, save_model
 from common.models import get_state, set_prior, set_state
 from common.own_network import NetworkError
 from server.app import conduct, initial_state
@@ -277,18 +280,61 @@ def test_a_kept_model_predicts_as_it_was_tested_also_in_onnx(tmp_path: Path, tun
     open_model(path, weights=copy)
 
 
+@pytest.mark.parametrize("tune", ["last:1", "all", "lora:2"])
+def test_a_kept_blend_of_a_tuned_backbone_predicts_as_the_two_did(tmp_path: Path, tune: str) -> None:
+    config = settings(train__tune=tune)
+    network, rng = network_of(config.for_site(), SOMEBODY), np.random.default_rng(0)
+    parts = []
+    for _ in range(2):
+        # Every tensor is moved: a norm that is still zero would hide what lies below it.
+        moved = {
+            name: array + rng.uniform(0.05, 0.1, array.shape).astype(array.dtype) if array.dtype.kind == "f" else array
+            for name, array in initial_state(config).items()
+        }
+        set_state(network, moved)
+        parts.append(deepcopy(network))
+    blend = Blend(parts[0], parts[1], 0.3)
+    pixels = rng.integers(0, 256, (6, 32, 32, 1), dtype=np.uint8)
+    expected, found = (
+        log_probabilities(model, pixels, classes=3, batch_size=6, device=torch.device("cpu")).exp().numpy()
+        for model in (blend, _saved_and_opened(tmp_path, config, blend, frozen_digest(network)))
+    )
+    assert np.ptp(expected, axis=0).max() > 1e-3
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def _saved_and_opened(folder: Path, config: Config, blend: Blend, digest: str) -> torch.nn.Module:
+    card = ModelCard(
+        network=config.train.model, tune=config.train.tune, weights=config.train.weights, weights_digest=digest,
+        seed=config.seed, classes=("0", "1", "2"), image_size=32, channels=1, group=0, round=1, kept="blend", blend=0.3,
+    )  # fmt: skip
+    save_model(folder / "model.safetensors", get_state(blend), card)
+    return open_model(folder / "model.safetensors")[0]
+
+
 # --- networks of the user's own --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "scaffold", "fedcm"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedper", "scaffold", "fedcm", "pfedme", "per-fedavg", "per-fedavg-hf", "cfl-gp"]
+)
 def test_a_simulation_just_takes_a_network_of_the_users_own(small_config: MakeConfig, method: str) -> None:
-    config = prepare(small_config(method=method, sites=2, train__model=f"python:{OWN}", train__prior="site"))
+    more = {"cluster__k": 2} if method == "cfl-gp" else {}
+    config = prepare(small_config(method=method, sites=2, train__model=f"python:{OWN}", train__prior="site", **more))
     record, grid = run(config)
     assert not record.of(SiteLeftOut)
     assert len(record.of(RoundFinished)) == 2
     assert all(("head.weight" in names) == (method != "fedper") for names in sent(grid))
+    # What it drops is drawn by the seed, whatever was drawn before.
+    torch.manual_seed(5)
     again, _ = run(config)
     assert [e.overall.loss for e in again.of(RoundFinished)] == [e.overall.loss for e in record.of(RoundFinished)]
+
+
+def test_a_method_that_asks_for_features_refuses_a_network_of_the_users_own(small_config: MakeConfig) -> None:
+    for changes in ({"method": "fedccfa"}, {"method": "fmcl", "train__rule": "fedccfa"}):
+        with pytest.raises(SettingsError, match="fedccfa trains on the features below the head"):
+            settle(small_config(train__model=f"python:{OWN}", migration__rule="off", **changes))
 
 
 def test_a_site_refuses_a_network_that_it_does_not_allow_and_says_which_line_to_add(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from client.answers.introduction import introduce
+from client.encoder import EncoderError
 from client.fingerprints.description import CERTAIN
 from client.identity import Identity
+from client.memory import open_memory
 from client.request import Request, data_of
 from client.watching import changed
 from common import wire
@@ -89,6 +91,34 @@ def test_who_has_forgotten_what_it_said_asks_to_be_asked(
         path.write_bytes(b"torn")
     assert changed(asked(config, tmp_path, 3, described=3)) == CERTAIN
     assert "does not remember what it said of itself in round 3" in caplog.text
+
+
+def test_an_encoder_that_is_gone_is_no_change_and_costs_no_update(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    introduce(asked(config, tmp_path, 0), "signature")
+
+    def gone(error: Exception) -> Any:
+        def fail(request: Request) -> None:
+            raise error
+
+        return fail
+
+    # An error of the settings is a ValueError; others are anything.
+    for error in (EncoderError("its weights are gone"), RuntimeError("out of memory")):
+        monkeypatch.setattr(Request, "embedded", gone(error))
+        assert changed(asked(config, tmp_path, DRIFT)) == 0
+    assert caplog.text.count("cannot see whether it has changed") == 2
+
+
+@pytest.mark.parametrize("spoil", [lambda a: {"counts": a["counts"]}, lambda a: a | {"means": a["means"][:, :3]}])
+def test_a_memory_that_makes_no_sense_is_none(config: Config, tmp_path: Path, spoil: Any) -> None:
+    introduce(asked(config, tmp_path, 0), "signature")
+    memory = open_memory(asked(config, tmp_path, 0).identity, asked(config, tmp_path, 0).task, "description")
+    before = memory.recall(0)
+    assert before is not None
+    memory.remember(0, spoil(before) | {"state": before["state"][::-1].copy()})
+    assert changed(asked(config, tmp_path, 3)) == CERTAIN
 
 
 def test_a_disk_that_is_full_keeps_nobody_away(

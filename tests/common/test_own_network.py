@@ -107,6 +107,38 @@ class Fails(Own):
         raise RuntimeError("something of the site's own")
 
 
+class WithBuffer(Own):
+    def __init__(self, *shape: int) -> None:
+        super().__init__(*shape)
+        self.register_buffer("scale", torch.ones(4))
+
+
+class WithConstant(Own):
+    def __init__(self, *shape: int) -> None:
+        super().__init__(*shape)
+        self.register_buffer("scale", torch.ones(4), persistent=False)
+
+
+class OddlyNamed(Own):
+    def __init__(self, *shape: int) -> None:
+        super().__init__(*shape)
+        self.mean = nn.Module()
+        self.mean.running_mean = nn.Parameter(torch.zeros(4))
+
+
+class Tied(Own):
+    def __init__(self, *shape: int) -> None:
+        super().__init__(*shape)
+        self.below = nn.Linear(4, shape[2])
+        self.below.weight = self.head.weight
+
+
+class Integer(Own):
+    def __init__(self, *shape: int) -> None:
+        super().__init__(*shape)
+        self.steps = nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False)
+
+
 def fails(*_: int) -> nn.Module:
     raise KeyError("something of the site's own")
 
@@ -124,6 +156,10 @@ def fails(*_: int) -> nn.Module:
         (NotLast, "`head` of .* is not its last layer"),
         (WithPrior, "`log_prior`, a name that is taken"),
         (NotFinite, "scores that are not finite"),
+        (WithBuffer, "scale of .* is a buffer that is no statistic of batch norm.* persistent=False"),
+        (OddlyNamed, "the parameter mean.running_mean of .* has the name of batch norm"),
+        (Tied, r"(head|below)\.weight and (head|below)\.weight of .* share their memory"),
+        (Integer, "steps of .* is torch.int64: parameters must be float32"),
         (Fails, "failed with RuntimeError on images"),
         (fails, "the factory clinic_networks:factory failed with KeyError"),
         (lambda: None, "failed with TypeError: it is called as factory"),
@@ -136,6 +172,10 @@ def test_what_methods_cannot_use_is_refused_with_a_sentence(
     with pytest.raises(NetworkError, match=said) as caught:
         built(offer(factory))
     assert "site's own" not in str(caught.value)
+
+
+def test_constants_outside_of_the_state_are_its_own_business(offer: Callable[[object], str]) -> None:
+    assert "scale" not in get_state(built(offer(WithConstant)))
 
 
 def test_a_package_that_is_not_there_is_named() -> None:

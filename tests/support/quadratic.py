@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +62,9 @@ class QuadraticVisit(Visit):
             optimizer.step()
         return TrainingResult(1, float(loss.detach()), self.steps)
 
-    def epochs(self, purpose: str = "training") -> Iterator[list[Callable[[], Tensor]]]:
-        yield [lambda: self._loss(plain)] * self.steps
+    @contextmanager
+    def epochs(self, purpose: str = "training") -> Iterator[Iterator[list[Callable[[], Tensor]]]]:
+        yield iter([[lambda: self._loss(plain)] * self.steps])
 
     def _loss(self, objective: Objective) -> Tensor:
         (weight,) = self.network.parameters()

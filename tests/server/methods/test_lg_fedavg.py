@@ -38,6 +38,15 @@ def test_the_last_linear_layers_are_shared(model: str, layers: int, shared: set[
     assert set(agreement_on("lg-fedavg").travelling(state, settings)) == shared
 
 
+def test_an_adapted_layer_is_one_layer() -> None:
+    names = [f"body.{place}.{part}" for place in (1, 2, 3) for part in ("down", "up")]
+    state = {name: np.zeros((2, 2), np.float32) for name in [*names, "head.weight"]} | {"head.bias": np.zeros(2)}
+    for layers in (1, 2, 3, 4, 9):
+        shared = {"head.weight", "head.bias", *(names[-2 * (layers - 1) :] if layers > 1 else [])}
+        settings = parse({"lg_fedavg.layers": layers})
+        assert set(agreement_on("lg-fedavg").travelling(state, settings)) == shared
+
+
 def test_vector_d_at_the_server() -> None:
     replies = {"1": Reply({"head.bias": np.ones(1)}, 1), "2": Reply({"head.bias": np.full(1, 2.0)}, 3)}
     after = close_round(rule_of("lg-fedavg", {}), {"head.bias": np.zeros(1)}, replies)

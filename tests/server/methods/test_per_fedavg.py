@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from client.data import SiteData
 from client.methods import site_method
-from client.methods.per_fedavg import meta_step
+from client.methods.per_fedavg import _still_buffers, meta_step
 from common.methods.per_fedavg import Settings
 from server.history.events import RoundFinished, RoundTrained, SiteLeftOut
 from tests.support.quadratic import NAME, point, train_site, visit_of
@@ -96,6 +96,18 @@ def test_only_the_second_batch_moves_batch_norms_statistics(gradient: str) -> No
     meta_step(network, losses, Settings(alpha=0.01, beta=0.01, gradient=gradient), 0.01)
     assert network[0].num_batches_tracked == 1
     torch.testing.assert_close(network[0].running_mean, 0.1 * batches[1].mean(0))
+
+
+def test_what_is_frozen_is_not_copied() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1)).train()
+    network.register_buffer("frozen", torch.zeros(3), persistent=False)
+    frozen = network.frozen._version
+    before = network[0].running_mean.clone()
+    with _still_buffers(network):
+        network(torch.rand(4, 2))
+    torch.testing.assert_close(network[0].running_mean, before)
+    assert network[0].num_batches_tracked == 0
+    assert network.frozen._version == frozen
 
 
 def test_no_test_sample_is_read_in_training_or_adaptation(
