@@ -82,12 +82,14 @@ def with_withheld(table: NDArray[np.float64], withheld: NDArray[np.int64]) -> ND
     named = np.column_stack([table[:, table.any(axis=0)], np.zeros(len(table))])
     # Never empty: nobody names what is in the last column.
     unnamed = named == 0
+    spread: NDArray[np.float64] = named
     weights = unnamed.astype(np.float64)
     for _ in range(ITERATIONS):
         spread = named + withheld[:, None] * weights / weights.sum(axis=1, keepdims=True)
         weights = unnamed * spread.sum(axis=0)
     # Less than one sample is no class.
-    return spread[:, spread.sum(axis=0) >= 1]
+    kept: NDArray[np.float64] = spread[:, spread.sum(axis=0) >= 1]
+    return kept
 
 
 def chance_of_shares(table: NDArray[np.float64]) -> float:
