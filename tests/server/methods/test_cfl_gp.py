@@ -14,6 +14,7 @@ from client.training import gradient, normalise
 from common import wire
 from common.config import SettingsError
 from common.methods.cfl_gp import CRITERION, GRADIENT
+from common.methods.ifca import LOSSES
 from common.models import build, get_state
 from common.state import Extras, State
 from server.app import conduct
@@ -198,8 +199,9 @@ def test_a_newcomer_takes_the_model_with_the_least_loss(small_config: MakeConfig
     values = wire.unpack_arrays(answers[0]["extra losses"])["values"]
     assert len(values) == 2
     assert (placed.site, placed.group) == ("003", int(values.argmin()))
-    asked = [message for message in grid.pushed if "extra others.0" in message.content]
-    assert [message.metadata.ttl for message in asked] == [0.3], "everybody waits for it"
+    asked = [m for m in grid.pushed if m.metadata.message_type == "query.method"]
+    times = [m.metadata.ttl for m in asked if wire.unpack_task(m.content).question == LOSSES]
+    assert times == [0.3], "everybody waits for it"
 
 
 def test_a_resumed_run_ends_in_the_same_bits(small_config: MakeConfig, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from server.history.events import (
 )
 from server.migration import Evidence, GuardedRule, Verdict
 from server.migration.review import Migration
+from server.strategy import ClusteredStrategy
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, altered, on, run, run_to_disk, update_in
 

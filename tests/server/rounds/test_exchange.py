@@ -36,6 +36,7 @@ from server.history.events import (
 )
 from server.history.run_directory import open_run
 from server.listeners import run_listeners
+from server.roster import Roster
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record, run
 
@@ -423,3 +424,22 @@ def test_nobody_new_is_asked_when_only_the_last_test_is_missing(small_config: Ma
     assert Counter(seen) == {"query.hello": 6, "evaluate": 6}
     assert [event.round_number for event in record.of(RoundFinished)] == [2]
     assert not record.of(SiteEnrolled)
+
+
+def test_what_sites_may_weigh_is_looked_up_once_a_round_and_only_under_a_cap(
+    small_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 6 sites in 2 rounds: not 12 times."""
+    looked: list[int] = []
+    sizes = Roster.sizes
+
+    def spy(self: Roster, group: int) -> dict[str, int]:
+        looked.append(group)
+        return sizes(self, group)
+
+    monkeypatch.setattr(Roster, "sizes", spy)
+    run(small_config(method="fedavg", rounds=2))
+    free = len(looked)
+    run(small_config(method="fedavg", rounds=2, aggregate__cap=2.0))
+    # Both: once a round for the capacity. Without a cap once more, before training, for a site that outweighs the others.
+    assert (free, len(looked) - free) == (1 + 2, 2 + 2)
