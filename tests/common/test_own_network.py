@@ -157,7 +157,7 @@ def fails(*_: int) -> nn.Module:
         (WithPrior, "`log_prior`, a name that is taken"),
         (NotFinite, "scores that are not finite"),
         (WithBuffer, "scale of .* is a buffer that is no statistic of batch norm.* persistent=False"),
-        (OddlyNamed, "the parameter mean.running_mean of .* has the name of batch norm"),
+        (OddlyNamed, "the parameter mean.running_mean of .* has the name of a statistic"),
         (Tied, r"(head|below)\.weight and (head|below)\.weight of .* share their memory"),
         (Integer, "steps of .* is torch.int64: parameters must be float32"),
         (Fails, "failed with RuntimeError on images"),
