@@ -24,7 +24,7 @@ class Policy(Section):
     networks: Names = Field((ANY,), description="networks it trains (train.model); any: all that it has")
     encoders: Names = Field(
         ("efficientnet_lite0", "timm:*", "random:*", "columns"),
-        description="encoders behind fingerprints, heads and rehearsals (encoder.name); pixels, the image itself, only by name",
+        description="encoders behind fingerprints, heads, rehearsals (encoder.name); pixels, the image itself, only by name",
     )
     tests: bool = Field(
         True, description="send confusion matrix, loss and histograms of scores of the test split; false: never"
@@ -38,7 +38,7 @@ class Policy(Section):
     class_samples: int = Field(
         10,
         ge=1,
-        description="least training samples of a class that is described or counted; smaller ones are left out",
+        description="least training samples of a class that anything is told of; smaller classes are left out",
     )
     train_samples: int = Field(10, ge=1, description="least training samples behind an update")
     test_samples: int = Field(5, ge=0, description="least test samples behind an evaluation; with fewer none is sent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from client.policy.policy import ANY, Policy, allows
-from client.policy.question import METHOD, Question
+from client.policy.question import Question
 from common.collaboration import Collaboration
 from common.encoders import PIXELS
 from common.methods import AGREEMENTS, Agreement
@@ -68,10 +68,10 @@ def what_it_sends(policy: Policy, question: Question) -> str:
     parts = [f"its name and the counts of {_listed(question.classes)}"]
     if question.fingerprint:
         parts.append(f"{_SAYS.get(question.fingerprint, question.fingerprint)} (encoder {settings.encoder.name})")
-    if question.agreement.tells:
-        on = f" (encoder {settings.encoder.name})" if question.kind == METHOD and question.embeds else ""
-        parts.append(f"{question.agreement.tells}{on}")
-    if task.rounds and question.rounds_before is None:
+    if question.agreement.tells and question.rounds_before is None:
+        parts.append(question.agreement.tells)
+    parts += _before_training(policy, question)
+    if task.rounds:
         parts.append(
             f"up to {task.rounds} updates of {settings.train.model} by {task.rule}, {settings.train.epochs} epochs each"
         )
@@ -80,6 +80,20 @@ def what_it_sends(policy: Policy, question: Question) -> str:
     if settings.data.table is not None:
         parts.append(f"all of it learnt from the columns {_listed([one.name for one in settings.data.table.columns])}")
     return plain_text("; ".join(parts))
+
+
+def _before_training(policy: Policy, question: Question) -> Iterator[str]:
+    """What rounds before training would get: a yes to the run is a yes to them, whichever question came first."""
+    settings = question.task.settings
+    for agreement in AGREEMENTS.values():
+        if agreement.rounds_before is None or not allows(policy.methods, agreement.rule):
+            continue
+        rounds = agreement.rounds_before(settings)
+        if rounds <= policy.rehearsal_rounds and allows(policy.encoders, settings.encoder.name):
+            yield (
+                f"if the run begins with a {agreement.rule}, in {rounds} rounds {agreement.tells} "
+                f"(encoder {settings.encoder.name})"
+            )
 
 
 def _as_far(policy: Policy, agreement: Agreement) -> str:
