@@ -35,6 +35,7 @@ from common.encoders import HEADS
 from common.methods import rehearsal
 from common.models import get_state, set_state
 from common.networks import build_for
+from common.own_network import NetworkError
 from common.readable import duration, megabytes
 from common.wire import Task
 
@@ -71,11 +72,15 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
             least = identity.policy.class_samples
             print(_describe_signature(encoder, site, run.encoder.batch_size, least), flush=True)
     if not problems or run.train.model not in HEADS:
-        epoch = measure_epoch(site, run, identity)
-        print(
-            f"training: {run.train.model} {_what_it_reads(run)}, an epoch over {len(site.train)} samples takes about "
-            f"{duration(epoch.seconds)} (measured on {epoch.images} samples)"
-        )
+        try:
+            epoch = measure_epoch(site, run, identity)
+        except NetworkError as error:
+            problems.append(str(error))
+        else:
+            print(
+                f"training: {run.train.model} {_what_it_reads(run)}, an epoch over {len(site.train)} samples takes "
+                f"about {duration(epoch.seconds)} (measured on {epoch.images} samples)"
+            )
     print(f"cache: {cache_folder(identity, run.cache)}")
     print(f"models: {models_folder(identity) or 'none are kept'}")
     try:

@@ -241,7 +241,9 @@ def test_flexcfl_counts_no_small_class_and_sees_no_shift_in_that(
 
     def shifted(before: list[int]) -> int:
         down: Extras = {flexcfl.LABELS: {"counts": np.array(before, np.int64)}}
-        return int(arrays(site.ask("train", THREE, rule="flexcfl", round_number=1, extras=down), flexcfl.SHIFT)["shifted"])
+        return int(
+            arrays(site.ask("train", THREE, rule="flexcfl", round_number=1, extras=down), flexcfl.SHIFT)["shifted"]
+        )
 
     # The server goes by the card where a site has not been asked: it is cut as well, by 6 of 38.
     card = wire.unpack_introduction(site.ask("query.hello", THREE), classes=3, fingerprint=None, limit_mb=10).card
@@ -266,6 +268,31 @@ def test_fedccfa_tells_nothing_of_a_small_class(tmp_path: Path, uneven: Path, po
     # The balanced head has not seen them, either: with nothing to see it is the run's first one.
     same = np.array_equal(arrays(content, fedccfa.BALANCED)["head.weight"], head["head.weight"])
     assert same == (not any(told))
+
+
+OWN = "tests.common.test_own_network:Own"
+
+
+@pytest.mark.parametrize(
+    ("networks", "policy", "reason"),
+    [
+        (OWN, "{}", ""),
+        (OWN, '{"networks": ["python:*"]}', ""),
+        (OWN, '{"networks": ["mlp"]}', "policy.networks = [mlp]"),
+        ("", f'{{"networks": ["python:{OWN}"]}}', f'add the line networks = ["{OWN}"] to site.toml'),
+        ("", "{}", "which this site does not allow"),
+    ],
+)
+def test_a_network_of_others_needs_both_the_sites_list_and_its_policy(
+    tmp_path: Path, data: Path, networks: str, policy: str, reason: str
+) -> None:
+    site = Site(tmp_path, data, networks=networks, policy=policy)
+    for kind in ("query.hello", "train"):
+        content = site.ask(kind, SETTINGS | {"train.model": f"python:{OWN}"}, round_number=1)
+        if reason:
+            assert reason in refusal(content)
+        else:
+            assert "refusal" not in content
 
 
 def test_a_rehearsal_reads_no_pixels(site: Site, tmp_path: Path, data: Path) -> None:
