@@ -67,7 +67,7 @@ class Request:
     @property
     def describable(self) -> Request:
         """The same request to the site without the classes that are too small to be described."""
-        large = self.site.class_counts >= self.identity.policy.class_samples
+        large = self.site.told_counts(self.identity.policy.class_samples) > 0
         train = self.site.train[large[self.site.train_labels]]
         if not len(train):
             least = self.identity.policy.class_samples
@@ -116,6 +116,7 @@ class Request:
             group=self.task.group or 0,
             device=default_device(),
             embedded=self.embedded,
+            class_samples=self.identity.policy.class_samples,
         )
 
     def encoder(self) -> Encoder:

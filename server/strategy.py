@@ -455,6 +455,8 @@ class ClusteredStrategy(Strategy):
 
     def _introduction_task(self, round_number: int, member: Member | None) -> wire.Task:
         """What a site is told that is asked who it is."""
+        # At an unknown node may be a member that is back: what it remembers of earlier rounds still counts.
+        described = member.described if member else round_number
         return wire.Task(
             self._config.for_site(),
             round_number,
@@ -463,7 +465,7 @@ class ClusteredStrategy(Strategy):
             self._method.rule,
             checkpoints=tuple(self.setting.checkpoints()),
             folder=self.setting.folder,
-            described=(member.described if member else 0) if self._migration and self._migration.watches else None,
+            described=described if self._migration and self._migration.watches else None,
         )
 
     @property

@@ -6,13 +6,12 @@ import os
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # Before the encoder's libraries are imported: weights are looked for on this machine alone.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import numpy as np
 import torch
 
 from cli.deployment import authority
@@ -25,7 +24,7 @@ from client.identity import Identity, cache_folder, identify, models_folder
 from client.networks import network_of
 from client.policy.gate import ledger_of
 from client.policy.ledger import LedgerBroken
-from client.policy.question import Question
+from client.policy.question import METHOD, TRAIN, Question
 from client.policy.rules import Declined, check
 from client.policy.words import in_words
 from client.request import large_enough, read_by
@@ -33,8 +32,10 @@ from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
 from common.encoders import HEADS
+from common.methods import rehearsal
 from common.models import get_state, set_state
 from common.networks import build_for
+from common.own_network import NetworkError
 from common.readable import duration, megabytes
 from common.wire import Task
 
@@ -57,7 +58,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     for line in _describe_data(site, identity, assumed=config_path is None):
         print(line)
     if identity.data_path is not None:
-        for line in in_words(identity.policy):
+        for line in in_words(identity.policy, identity.networks):
             print(line)
     device = default_device()
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else f", {torch.cuda.get_device_name()}"
@@ -71,11 +72,15 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
             least = identity.policy.class_samples
             print(_describe_signature(encoder, site, run.encoder.batch_size, least), flush=True)
     if not problems or run.train.model not in HEADS:
-        epoch = measure_epoch(site, run, identity)
-        print(
-            f"training: {run.train.model} {_what_it_reads(run)}, an epoch over {len(site.train)} samples takes about "
-            f"{duration(epoch.seconds)} (measured on {epoch.images} samples)"
-        )
+        try:
+            epoch = measure_epoch(site, run, identity)
+        except NetworkError as error:
+            problems.append(str(error))
+        else:
+            print(
+                f"training: {run.train.model} {_what_it_reads(run)}, an epoch over {len(site.train)} samples takes "
+                f"about {duration(epoch.seconds)} (measured on {epoch.images} samples)"
+            )
     print(f"cache: {cache_folder(identity, run.cache)}")
     print(f"models: {models_folder(identity) or 'none are kept'}")
     try:
@@ -100,12 +105,14 @@ def _declined(identity: Identity, config_path: Path | None) -> list[str]:
 
     config = settle(load(config_path))
     method = get_method(config.method)
-    kinds = ["train", f"query.{method.fingerprint or 'hello'}"]
     task = Task(config.for_site(), 0, config.rounds, rule=method.rule)
+    questions = [Question(kind, task, "this one") for kind in (TRAIN, f"query.{method.fingerprint or 'hello'}")]
+    if config.cluster.choice == rehearsal.RULE:
+        questions.append(Question(METHOD, replace(task, rule=rehearsal.RULE), "this one"))
     try:
         entries = ledger_of(identity).entries()
-        for kind in kinds:
-            check(identity.policy, Question(kind, task, "this one"), entries, time.time())
+        for question in questions:
+            check(identity.policy, question, entries, time.time())
     except (Declined, LedgerBroken) as error:
         return [f"this site would decline the run: {error}"]
     return []
@@ -164,9 +171,9 @@ def _describe_data(site: SiteData, identity: Identity, *, assumed: bool) -> Iter
 
 
 def _describe_signature(encoder: Encoder, site: SiteData, batch_size: int, least: int) -> str:
-    told = np.where(site.class_counts >= least, site.class_counts, 0)
-    present, withheld = int((told > 0).sum()), int(site.class_counts.sum() - told.sum())
-    counts = ", ".join(f"{name} {count}" for name, count in zip(site.classes, told.tolist(), strict=True) if count)
+    large = site.told_counts(least)
+    present, withheld = int((large > 0).sum()), int(site.class_counts.sum() - large.sum())
+    counts = ", ".join(f"{name} {count}" for name, count in zip(site.classes, large.tolist(), strict=True) if count)
     counts += f"; {withheld} in classes of fewer than {least}, which are not named" if withheld else ""
     return (
         f"encoder: {encoder.name} at {encoder.size} px, {encoder.dimension} numbers per image\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 
-import numpy as np
 from flwr.app import RecordDict
 
 from client.data.samples import TableSamples
@@ -48,7 +47,7 @@ def card_of(request: Request, *, by_row: bool = False) -> wire.SiteCard:
     """
     site, identity = request.site, request.identity
     least = 1 if by_row else identity.policy.class_samples
-    counts = np.where(site.class_counts >= least, site.class_counts, 0)
+    counts = site.told_counts(least)
     named = tuple(f"{fault.name}: {fault.reason}" for fault in site.faults)
     done = "stood in for" if isinstance(site.samples, TableSamples) else "skipped"
     for fault in named:

@@ -125,6 +125,10 @@ class SiteData:
         """int64[C]: training samples per agreed class."""
         return np.bincount(self.train_labels, minlength=len(self.classes)).astype(np.int64)
 
+    def told_counts(self, least: int) -> NDArray[np.int64]:
+        """The same, with 0 for each class of fewer than `least` samples: too small to be told of."""
+        return np.where(self.class_counts >= least, self.class_counts, 0)
+
 
 def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0, rounds: int = 0) -> SiteData:
     """Open a site's own data, or its share of the common data set in a simulation.

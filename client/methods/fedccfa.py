@@ -33,7 +33,10 @@ class ClassifierAlignment(SiteMethod):
         network = visit.load(self.served(visit))
         inputs = features(network, visit.site.train_inputs(), device=visit.device)
         first = {name: array for name, array in visit.start().items() if is_head(name)}
-        rows = balanced(labels, settings.samples, np.random.default_rng(visit.seed("balanced samples")))
+        # Classes that are too small to be told of count as not held.
+        counts = visit.told_counts
+        rows = np.flatnonzero(counts[labels])
+        rows = rows[balanced(labels[rows], settings.samples, np.random.default_rng(visit.seed("balanced samples")))]
         fair = self._head(visit, first, inputs[rows], labels[rows], settings.balanced_epochs, "balanced head")
         start = visit.extras[OWN_HEAD] if int(visit.extras[ANCHORS]["known"]) else fair
         own = self._head(visit, start, inputs, labels, settings.head_epochs, "own head")
@@ -44,7 +47,6 @@ class ClassifierAlignment(SiteMethod):
         visit.load(visit.as_trained(ended))
         after = features(network, visit.site.train_inputs(), device=visit.device)
         visit.load(ended)
-        counts = np.bincount(labels, minlength=len(visit.site.classes)).astype(np.int64)
         means = np.zeros((len(counts), after.shape[1]), np.float32)
         for label in np.flatnonzero(counts):
             means[label] = after[labels == label].mean(axis=0, dtype=np.float64)
@@ -61,7 +63,9 @@ class ClassifierAlignment(SiteMethod):
         epochs: int,
         purpose: str,
     ) -> State:
-        """Train a head on features, which a frozen body gives once and for all."""
+        """Train a head on features, which a frozen body gives once and for all; without any it stays as it is."""
+        if not len(labels):
+            return start
         rate = visit.settings.of(Settings).head_rate
         whole = visit.network
         assert isinstance(whole, Network)
@@ -117,6 +121,8 @@ class Alignment:
 
 def balanced(labels: NDArray[np.int64], most: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Places of as many samples of each class that is there: of the smallest class all, and never more than `most`."""
+    if not len(labels):
+        return np.empty(0, np.int64)
     present, counts = np.unique(labels, return_counts=True)
     each = min(most, int(counts.min()))
     chosen = [rng.choice(np.flatnonzero(labels == label), each, replace=False) for label in present]

@@ -18,7 +18,8 @@ class ColdStart(SiteMethod):
 
     def train(self, visit: Visit) -> Trained:
         """Train, and say whether the labels have shifted."""
-        apart = label_shift(visit.extras[LABELS]["counts"], visit.site.class_counts)
+        # Both without the classes that are too small to be told of, as they are on the site's card.
+        apart = label_shift(visit.extras[LABELS]["counts"], visit.told_counts)
         shifted = np.array(apart > visit.settings.of(Settings).shift, np.int64)
         return replace(super().train(visit), extras={SHIFT: {"shifted": shifted}})
 
@@ -29,7 +30,7 @@ class ColdStart(SiteMethod):
         rate = learning_rate(train, 1, visit.rounds)
         # Every epoch has a step, so that so many are enough.
         visit.fit(epochs=steps, most_steps=steps, lr=rate, schedule="constant", purpose="cold start")
-        return {COLD_START: visit.state(), LABELS: {"counts": visit.site.class_counts.astype(np.int64)}}
+        return {COLD_START: visit.state(), LABELS: {"counts": visit.told_counts}}
 
 
 def label_shift(before: NDArray[np.int64], now: NDArray[np.int64]) -> float:

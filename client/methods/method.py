@@ -47,6 +47,8 @@ class Visit:
         Where to train.
     embedded
         Makes the embeddings of the site's training samples, float32[n, d], for a method that asks for them.
+    class_samples
+        Least training samples of a class that the site tells anything of.
     """
 
     network: nn.Module
@@ -60,6 +62,12 @@ class Visit:
     group: int
     device: torch.device
     embedded: Callable[[], NDArray[np.float32]] = field(default=lambda: np.empty((0, 0), np.float32))
+    class_samples: int = 1
+
+    @property
+    def told_counts(self) -> NDArray[np.int64]:
+        """Training samples of each class; 0 for one that is too small to be told of."""
+        return self.site.told_counts(self.class_samples)
 
     def load(self, state: State) -> nn.Module:
         """Give the network these weights."""

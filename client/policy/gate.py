@@ -142,7 +142,7 @@ class PolicyGate:
             at=self._now(),
             what=what,
             run=question.run,
-            kind=question.kind,
+            kind=question.noted,
             settings=question.settings,
             round=question.task.round_number,
             classes=classes,

@@ -24,7 +24,7 @@ class Policy(Section):
     networks: Names = Field((ANY,), description="networks it trains (train.model); any: all that it has")
     encoders: Names = Field(
         ("efficientnet_lite0", "timm:*", "random:*", "columns"),
-        description="encoders behind fingerprints and heads (encoder.name); pixels, the image itself, only by name",
+        description="encoders of fingerprints, heads, rehearsals (encoder.name); pixels, the image itself, only by name",
     )
     tests: bool = Field(
         True, description="send confusion matrix, loss and histograms of scores of the test split; false: never"
@@ -36,11 +36,16 @@ class Policy(Section):
     )
     split_seed: int | None = Field(0, ge=0, description="decides which samples are held out, in all runs the same")
     class_samples: int = Field(
-        10, ge=1, description="least training samples of a class in a fingerprint; smaller classes are left out"
+        10,
+        ge=1,
+        description="least training samples of a class that anything is told of; smaller classes are left out",
     )
     train_samples: int = Field(10, ge=1, description="least training samples behind an update")
     test_samples: int = Field(5, ge=0, description="least test samples behind an evaluation; with fewer none is sent")
     rounds: int = Field(500, ge=0, description="most rounds of a run")
+    rehearsal_rounds: int = Field(
+        50, ge=0, description="most rounds of a rehearsal before training (rehearsal.rounds), apart from the others"
+    )
     epochs: int = Field(20, ge=1, description="most local epochs of a round (train.epochs)")
     fingerprints_a_day: int = Field(10, ge=0, description="most fingerprints within 24 hours, over all runs")
     runs_a_day: int = Field(10, ge=0, description="most runs that may begin within 24 hours")
@@ -62,6 +67,7 @@ OPEN = Policy(
     train_samples=1,
     test_samples=0,
     rounds=2**31,
+    rehearsal_rounds=2**31,
     epochs=2**31,
     fingerprints_a_day=2**31,
     runs_a_day=2**31,

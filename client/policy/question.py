@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from common.classes import agreed_classes
 from common.config import SettingsError
+from common.encoders import HEADS
 from common.fingerprint import KINDS
+from common.methods import Agreement, agreement_on
 from common.table import write_table
 from common.wire import Task
 
-TRAIN, EVALUATE = "train", "evaluate"
+TRAIN, EVALUATE, METHOD = "train", "evaluate", "query.method"
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,31 @@ class Question:
         """The kind of fingerprint that is asked for; empty: none is."""
         name = self.kind.removeprefix("query.")
         return name if self.kind != name and name in KINDS else ""
+
+    @property
+    def agreement(self) -> Agreement:
+        """What both sides know of the rule that is asked by."""
+        return agreement_on(self.task.rule)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the answer is made from what the run's encoder makes of the site's samples."""
+        settings = self.task.settings
+        # Who watches itself compares embeddings when it trains, and notes them with its fingerprint.
+        watches = self.kind == TRAIN and self.task.described is not None
+        reads = settings.train.model in HEADS or settings.data.input == "embedding"
+        return bool(self.fingerprint) or reads or watches or (self.kind == METHOD and self.agreement.embeds)
+
+    @property
+    def rounds_before(self) -> int | None:
+        """If it is one of a rule's rounds before training: how many of them the run has; None: it is not."""
+        rounds = self.agreement.rounds_before
+        return rounds(self.task.settings) if rounds is not None and self.kind == METHOD else None
+
+    @property
+    def noted(self) -> str:
+        """Its kind as the ledger has it: rounds before training are told from a method's other questions."""
+        return self.kind if self.rounds_before is None else f"{self.kind} {self.task.rule}"
 
     @property
     def settings(self) -> str:

@@ -9,7 +9,6 @@ from client.policy.policy import Policy, allows
 from client.policy.question import TRAIN, Question
 from common.collaboration import Collaboration
 from common.config import SettingsError
-from common.encoders import HEADS
 from common.fingerprint import KINDS
 from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.table import InvalidTable, read_table, write_table
@@ -59,10 +58,9 @@ def _networks(policy: Policy, question: Question, entries: Sequence[Entry], now:
 
 
 def _encoders(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
-    settings = question.task.settings
-    reads = question.fingerprint or settings.train.model in HEADS or settings.data.input == "embedding"
-    if reads and not allows(policy.encoders, settings.encoder.name):
-        yield _not_among("encoders", policy.encoders, settings.encoder.name)
+    encoder = question.task.settings.encoder.name
+    if question.embeds and not allows(policy.encoders, encoder):
+        yield _not_among("encoders", policy.encoders, encoder)
 
 
 def _classes(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
@@ -110,11 +108,20 @@ def _limits(policy: Policy, question: Question, entries: Sequence[Entry], now: f
     if task.settings.train.epochs > policy.epochs:
         yield f"policy.epochs = {policy.epochs}, and the run has train.epochs = {task.settings.train.epochs}"
     asked = [entry for entry in entries if entry.what == "asked"]
-    same = sum(entry.run == question.run and entry.kind == question.kind for entry in asked)
-    # Tested once after the last round, and asked who it is before the first; a method may ask twice in a round.
-    most = policy.rounds if question.kind == TRAIN else 2 * policy.rounds + 2
+    same = sum(entry.run == question.run and entry.kind == question.noted for entry in asked)
+    before = question.rounds_before
+    if before is not None:
+        line = f"policy.rehearsal_rounds = {policy.rehearsal_rounds}"
+        if before > policy.rehearsal_rounds:
+            yield f"{line}, and the run has {question.agreement.section}.rounds = {before}"
+        # Tested once after the last.
+        most = before + 1
+    else:
+        line = f"policy.rounds = {policy.rounds}"
+        # Tested once after the last round, and asked who it is before the first; a method may ask twice in a round.
+        most = policy.rounds if question.kind == TRAIN else 2 * policy.rounds + 2
     if same >= most:
-        yield f"policy.rounds = {policy.rounds}, and this run has asked for {question.kind} {same} times"
+        yield f"{line}, and this run has asked for {question.noted} {same} times"
     today = [entry for entry in asked if entry.at > now - DAY]
     if question.fingerprint:
         given = sum(entry.kind.removeprefix("query.") in KINDS for entry in today)

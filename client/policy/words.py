@@ -8,6 +8,7 @@ from client.policy.policy import ANY, Policy, allows
 from client.policy.question import Question
 from common.collaboration import Collaboration
 from common.encoders import PIXELS
+from common.methods import AGREEMENTS, Agreement
 from common.wire import plain_text
 
 _SAYS = {
@@ -19,8 +20,8 @@ _SAYS = {
 }
 
 
-def in_words(policy: Policy) -> Iterator[str]:
-    """Say what a site answers and what it never will, a line each."""
+def in_words(policy: Policy, networks: Sequence[str] = ()) -> Iterator[str]:
+    """Say what a site answers and what it never will, a line each; `networks` of others are those it allows."""
     said = [f"{kind} ({meaning})" for kind, meaning in _SAYS.items() if allows(policy.fingerprints, kind)]
     yield "This site answers:"
     yield f"  who it is: its name, how many samples it has, and of each class that has at least {policy.class_samples}"
@@ -30,6 +31,9 @@ def in_words(policy: Policy) -> Iterator[str]:
         f"rules {_listed(policy.methods)}, at most {policy.rounds} rounds of {policy.epochs} epochs, "
         f"{policy.runs_a_day} runs a day"
     )
+    for agreement in AGREEMENTS.values():
+        if agreement.tells and allows(policy.methods, agreement.rule):
+            yield f"  by the rule {agreement.rule} also: {agreement.tells}{_as_far(policy, agreement)}"
     if policy.tests:
         yield (
             f"  how a model does on its own test split, from at least {policy.test_samples} samples: confusion matrix, "
@@ -39,6 +43,7 @@ def in_words(policy: Policy) -> Iterator[str]:
         yield "  all of this only for runs that somebody here has approved (`coterie site approve`)"
     yield "It will never:"
     yield "  run code that came with a run, unless foreign_code names it; open a path that a run names"
+    yield from _of_others(policy, networks)
     if not allows(policy.encoders, PIXELS):
         yield "  describe its images by their pixels (encoders)"
     if not allows(policy.fingerprints, Collaboration.kind):
@@ -63,6 +68,9 @@ def what_it_sends(policy: Policy, question: Question) -> str:
     parts = [f"its name and the counts of {_listed(question.classes)}"]
     if question.fingerprint:
         parts.append(f"{_SAYS.get(question.fingerprint, question.fingerprint)} (encoder {settings.encoder.name})")
+    if question.agreement.tells and question.rounds_before is None:
+        parts.append(question.agreement.tells)
+    parts += _before_training(policy, question)
     if task.rounds:
         parts.append(
             f"up to {task.rounds} updates of {settings.train.model} by {task.rule}, {settings.train.epochs} epochs each"
@@ -72,6 +80,36 @@ def what_it_sends(policy: Policy, question: Question) -> str:
     if settings.data.table is not None:
         parts.append(f"all of it learnt from the columns {_listed([one.name for one in settings.data.table.columns])}")
     return plain_text("; ".join(parts))
+
+
+def _before_training(policy: Policy, question: Question) -> Iterator[str]:
+    """What rounds before training would get: a yes to the run is a yes to them, whichever question came first."""
+    settings = question.task.settings
+    for agreement in AGREEMENTS.values():
+        if agreement.rounds_before is None or not allows(policy.methods, agreement.rule):
+            continue
+        rounds = agreement.rounds_before(settings)
+        if rounds <= policy.rehearsal_rounds and allows(policy.encoders, settings.encoder.name):
+            yield (
+                f"if the run begins with a {agreement.rule}, in {rounds} rounds {agreement.tells} "
+                f"(encoder {settings.encoder.name})"
+            )
+
+
+def _as_far(policy: Policy, agreement: Agreement) -> str:
+    return "" if agreement.rounds_before is None else f", in at most {policy.rehearsal_rounds} rounds before training"
+
+
+def _of_others(policy: Policy, networks: Sequence[str]) -> Iterator[str]:
+    """What becomes of networks whose code is others': both `networks` of site.toml and the policy must have them."""
+    trained = [name for name in networks if allows(policy.networks, f"python:{name}")]
+    if trained:
+        yield f"  train a network of others' code (python:…) but {', '.join(trained)}"
+    else:
+        yield "  train a network of others' code (python:…), unless networks in site.toml names it"
+    for name in networks:
+        if name not in trained:
+            yield f"  train python:{name}, which networks in site.toml names: policy.networks does not have it"
 
 
 def _listed(names: Sequence[str]) -> str:

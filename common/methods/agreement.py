@@ -43,6 +43,13 @@ class Agreement:
         site. None: all travel.
     remembers
         Whether a site remembers something from one of its rounds to the next.
+    embeds
+        Whether sites answer its questions from what the run's encoder makes of their samples.
+    rounds_before
+        Rounds of its own, before training, under these settings: each is a question, and one more ends them. None: it
+        has none.
+    tells
+        What its sites tell beside their updates, in words for people; empty: nothing of their data.
     """
 
     rule: str
@@ -53,6 +60,9 @@ class Agreement:
     questions: Mapping[str, Question] = field(default_factory=dict)
     shared: Callable[[State, SiteSettings], set[str]] | None = None
     remembers: bool = False
+    embeds: bool = False
+    rounds_before: Callable[[SiteSettings], int] | None = None
+    tells: str = ""
 
     def __post_init__(self) -> None:
         if not self.section:

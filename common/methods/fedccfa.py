@@ -15,7 +15,8 @@ from common.tensor_names import is_head
 # Down, to one site alone: its head, and what else the server keeps for it.
 OWN_HEAD = "own head"
 ANCHORS = "anchors"
-# Up: its head, the head that was trained on as many samples of each class, the mean features and the label counts.
+# Up: its head, the head that was trained on as many samples of each class, the mean features and the label counts
+# of the classes that the site tells of.
 HEAD = "head"
 BALANCED = "balanced head"
 PROTOTYPES = "prototypes"
@@ -57,6 +58,7 @@ def _prototypes(network: Network) -> Mapping[str, Expected]:
 AGREEMENT = Agreement(
     "fedccfa",
     Settings,
+    tells="the mean feature that the model has for each class that is large enough, with its count, in every round",
     down={OWN_HEAD: like_own, ANCHORS: _anchors},
     up={HEAD: like_own, BALANCED: like_own, PROTOTYPES: _prototypes},
     shared=lambda state, _: {name for name in state if not is_head(name)},

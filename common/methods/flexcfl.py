@@ -11,7 +11,7 @@ from common.section import Section
 # Asked before training, and again of a site whose labels have shifted: the common start, trained for some steps.
 COLD_START = "cold start"
 START = "start"
-# Samples of each class: of the site's last cold start on the way down, as they are now on the way up.
+# Samples of each class that the site tells of: of its last cold start on the way down, as they are now on the way up.
 LABELS = "labels"
 # Whether they have shifted.
 SHIFT = "shift"
@@ -31,6 +31,7 @@ class Settings(Section):
 AGREEMENT = Agreement(
     "flexcfl",
     Settings,
+    tells="the first model after some steps, and whether its class counts have shifted",
     down={LABELS: _COUNTS},
     up={SHIFT: exactly(shifted=Expected("int64", least=0, most=1))},
     questions={COLD_START: Question(down={START: like_model}, up={COLD_START: like_model, LABELS: _COUNTS})},

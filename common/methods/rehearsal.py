@@ -44,6 +44,9 @@ _STEP = exactly(number=Expected("int64", (), least=1))
 AGREEMENT = Agreement(
     RULE,
     settings=Settings,
+    embeds=True,
+    rounds_before=lambda settings: settings.of(Settings).rounds,
+    tells="linear heads that it trains on the encoder, and the loss of each on training samples that were left out",
     questions={
         TRAIN: Question(down={f"{HEAD}.*": _HEADS, STEP: _STEP}, up={f"{HEAD}.*": _HEADS}),
         TEST: Question(

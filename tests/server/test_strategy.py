@@ -14,6 +14,7 @@ from flwr.app import Message
 
 from common import wire
 from common.config import Config
+from common.drift import DriftEvent
 from common.state import State
 from server.app import conduct, initial_state
 from server.asking.grid import StreamingGrid
@@ -404,6 +405,25 @@ class TestComingsAndGoings:
         assert first.labels == last.labels
         assert 203 in {m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "train"}
         assert not record.of(SitePlaced)
+
+    def test_a_site_that_comes_back_twice_still_knows_what_it_said_the_first_time(
+        self, small_config: MakeConfig, tmp_path: Path
+    ) -> None:
+        grid, kept = LoopbackGrid(4), []
+        swap = DriftEvent(kind="swap", at=3, sites=("000", "001"))
+        config = small_config(sites=4, rounds=3, drift=(swap,), migration__rule="guarded", encoder__name="pixels")
+
+        class Replug:
+            def hear(self, event: Event) -> None:
+                if isinstance(event, RoundTrained) and event.round_number < 3:
+                    grid.disconnect(3 + 100 * event.round_number)
+                    grid.connect(103 + 100 * event.round_number, 3)
+                elif isinstance(event, RoundTrained):
+                    kept.extend(sorted(path.stem for path in tmp_path.rglob("003/description/*.safetensors")))
+
+        conduct(grid, config, [Replug()], directory=tmp_path)
+        # Said in rounds 0, 2 and 3; a server that goes back to the checkpoint of round 2 asks by the second.
+        assert kept[-2:] == ["round-0000000002", "round-0000000003"]
 
     def test_a_site_that_restarts_before_its_old_node_is_known_to_be_gone_gets_back_in(
         self, small_config: MakeConfig

@@ -19,9 +19,12 @@ from client.app import app
 from client.policy.ledger import Ledger
 from common import wire
 from common.config import SiteSettings, parse
+from common.methods import agreement_on, fedccfa, flexcfl, rehearsal
 from common.models import get_state
 from common.networks import build_for
 from common.signature import Signature
+from common.state import Extras
+from common.wire.records import EXTRA
 from server.flower.messages import set_message_id
 from tests.support.federation import write_digits
 from tests.support.loopback import set_task_identity
@@ -44,13 +47,23 @@ class Site:
         } | node_config  # fmt: skip
 
     def ask(
-        self, kind: str, settings: dict[str, object], *, run: int = 1, rounds: int = 2, round_number: int = 0
+        self,
+        kind: str,
+        settings: dict[str, object],
+        *,
+        run: int = 1,
+        rounds: int = 2,
+        round_number: int = 0,
+        rule: str = "fedavg",
+        question: str = "",
+        extras: Extras | None = None,
     ) -> RecordDict:
         """The answer of the site to one message; each is a task of its own, so nothing is remembered in memory."""
         chosen = parse(settings).for_site()
-        model = wire.pack_arrays(self.model(chosen)) if kind in ("train", "evaluate") else None
-        task = wire.Task(chosen, round_number, rounds, group=0 if model else None)
-        message = Message(wire.pack_task(task, model), 7, kind)
+        sent = agreement_on(rule).travelling(self.model(chosen), chosen)
+        model = wire.pack_arrays(sent) if kind in ("train", "evaluate") else None
+        task = wire.Task(chosen, round_number, rounds, rule=rule, group=0 if model else None, question=question)
+        message = Message(wire.pack_task(task, model, wire.pack_extras(extras or {})), 7, kind)
         message.metadata.__dict__["_run_id"] = run
         set_message_id(message)
         context = Context(run_id=run, node_id=7, node_config=self._node_config, state=RecordDict(), run_config={})
@@ -200,6 +213,101 @@ def test_small_classes_are_left_out_of_a_signature_and_counted(tmp_path: Path) -
     assert (read.card.withheld, read.card.train_samples) == (6, 38)
     with pytest.raises(ValueError, match="not those of the class counts"):
         read.fingerprint.check(replace(read.card, class_counts=(16, 16, 6), withheld=0))
+
+
+THREE = SETTINGS | {"data.classes": "0,1,2"}
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Path:
+    """16, 16 and 6 samples to train on."""
+    write_digits(tmp_path / "uneven", (0, 1), count=20)
+    write_digits(tmp_path / "uneven", (2,), count=8)
+    return tmp_path / "uneven"
+
+
+def arrays(content: RecordDict, name: str) -> dict[str, NDArray[np.generic]]:
+    return wire.unpack_arrays(content[f"{EXTRA}{name}"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("policy", "told"), [("{}", [16, 16, 0]), (lenient(test_fraction=0.2), [16, 16, 6])])
+def test_flexcfl_counts_no_small_class_and_sees_no_shift_in_that(
+    tmp_path: Path, uneven: Path, policy: str, told: list[int]
+) -> None:
+    site = Site(tmp_path, uneven, policy=policy)
+    start: Extras = {flexcfl.START: dict(Site.model(parse(THREE).for_site()))}
+    answer = site.ask("query.method", THREE, rule="flexcfl", question=flexcfl.COLD_START, extras=start)
+    assert arrays(answer, flexcfl.LABELS)["counts"].tolist() == told
+
+    def shifted(before: list[int]) -> int:
+        down: Extras = {flexcfl.LABELS: {"counts": np.array(before, np.int64)}}
+        return int(
+            arrays(site.ask("train", THREE, rule="flexcfl", round_number=1, extras=down), flexcfl.SHIFT)["shifted"]
+        )
+
+    # The server goes by the card where a site has not been asked: it is cut as well, by 6 of 38.
+    card = wire.unpack_introduction(site.ask("query.hello", THREE), classes=3, fingerprint=None, limit_mb=10).card
+    assert shifted(list(card.class_counts)) == 0
+    assert shifted([16, 4, 0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [("{}", [16, 16, 0]), (lenient(test_fraction=0.2), [16, 16, 6]), ('{"class_samples": 17}', [0, 0, 0])],
+)
+def test_fedccfa_tells_nothing_of_a_small_class(tmp_path: Path, uneven: Path, policy: str, told: list[int]) -> None:
+    chosen = parse(THREE).for_site()
+    head = {name: array for name, array in Site.model(chosen).items() if name.startswith("head.")}
+    anchors = {"means": np.zeros_like(head["head.weight"]), "held": np.zeros(3, np.int64), "known": np.array(0)}
+    content = Site(tmp_path, uneven, policy=policy).ask(
+        "train", THREE, rule="fedccfa", round_number=1, extras={fedccfa.OWN_HEAD: head, fedccfa.ANCHORS: anchors}
+    )
+    found = arrays(content, fedccfa.PROTOTYPES)
+    assert found["counts"].tolist() == told
+    assert found["means"].any(axis=1).tolist() == [count > 0 for count in told]
+    # The balanced head has not seen them, either: with nothing to see it is the run's first one.
+    same = np.array_equal(arrays(content, fedccfa.BALANCED)["head.weight"], head["head.weight"])
+    assert same == (not any(told))
+
+
+OWN = "tests.common.test_own_network:Own"
+
+
+@pytest.mark.parametrize(
+    ("networks", "policy", "reason"),
+    [
+        (OWN, "{}", ""),
+        (OWN, '{"networks": ["python:*"]}', ""),
+        (OWN, '{"networks": ["mlp"]}', "policy.networks = [mlp]"),
+        ("", f'{{"networks": ["python:{OWN}"]}}', f'add the line networks = ["{OWN}"] to site.toml'),
+        ("", "{}", "which this site does not allow"),
+    ],
+)
+def test_a_network_of_others_needs_both_the_sites_list_and_its_policy(
+    tmp_path: Path, data: Path, networks: str, policy: str, reason: str
+) -> None:
+    site = Site(tmp_path, data, networks=networks, policy=policy)
+    for kind in ("query.hello", "train"):
+        content = site.ask(kind, SETTINGS | {"train.model": f"python:{OWN}"}, round_number=1)
+        if reason:
+            assert reason in refusal(content)
+        else:
+            assert "refusal" not in content
+
+
+def test_a_rehearsal_reads_no_pixels(site: Site, tmp_path: Path, data: Path) -> None:
+    """A head that is trained from nothing for a step is a sum of the images."""
+    greedy = SETTINGS | {"encoder.name": "pixels", "encoder.image_size": 8}
+    extras: Extras = {
+        f"{rehearsal.HEAD}.0": {"weights": np.zeros((1, 2, 193), np.float32)},
+        rehearsal.STEP: {"number": np.array(1)},
+    }
+
+    def ask(one: Site) -> RecordDict:
+        return one.ask("query.method", greedy, rule="rehearsal", question=rehearsal.TRAIN, extras=extras)
+
+    assert "policy.encoders" in refusal(ask(site))
+    assert arrays(ask(Site(tmp_path / "lax", data, policy=lenient())), f"{rehearsal.HEAD}.0")["weights"].any()
 
 
 @pytest.mark.parametrize("policy", ['{"tests": false}', '{"test_samples": 9}'])

@@ -14,18 +14,23 @@ from client.policy.ledger import Ledger
 from client.policy.policy import OPEN, Policy, allows
 from client.policy.question import Question
 from client.policy.rules import DAY, Declined, check
-from client.policy.words import in_words
+from client.policy.words import in_words, what_it_sends
 from common import wire
 from common.config import parse
 
 
 def question(
-    kind: str = "train", run: str = "1", rounds: int = 2, rule: str = "fedavg", **settings: object
+    kind: str = "train",
+    run: str = "1",
+    rounds: int = 2,
+    rule: str = "fedavg",
+    described: int | None = None,
+    **settings: object,
 ) -> Question:
     chosen = parse(
         {"data.classes": "a,b", "data.source": "folder"} | {k.replace("__", "."): v for k, v in settings.items()}
     )
-    return Question(kind, wire.Task(chosen.for_site(), 1, rounds, rule=rule), run)
+    return Question(kind, wire.Task(chosen.for_site(), 1, rounds, rule=rule, described=described), run)
 
 
 class Clock:
@@ -55,8 +60,12 @@ def gate(path: Path, clock: Clock | None = None, **lines: object) -> PolicyGate:
         ({"networks": ["resnet9"]}, question(train__model="mlp"), "networks"),
         ({}, question("query.subspace", encoder__name="pixels"), "encoders"),
         ({}, question(train__model="head", encoder__name="pixels"), "encoders"),
+        ({}, question("query.method", rule="rehearsal", encoder__name="pixels"), "encoders"),
+        ({}, question(described=0, encoder__name="pixels"), "encoders"),
         ({"classes": ["a", "b", "c"]}, question(), "classes"),
         ({"rounds": 1}, question(), "rounds"),
+        ({"rehearsal_rounds": 14}, question("query.method", rule="rehearsal"), "rehearsal_rounds"),
+        ({}, question("query.method", rule="rehearsal", rehearsal__rounds=51), "rehearsal_rounds"),
         ({"epochs": 1}, question(train__epochs=2), "epochs"),
         ({"runs_a_day": 0}, question(), "runs_a_day"),
         ({"fingerprints_a_day": 0}, question("query.mean"), "fingerprints_a_day"),
@@ -98,6 +107,33 @@ def test_a_days_limit_holds_over_restarts_and_ends_with_the_day(tmp_path: Path) 
     gate(tmp_path, clock, runs_a_day=2).admit(question(run="2"))
     clock.now += DAY + 1
     gate(tmp_path, clock, runs_a_day=2).admit(question(run="3"))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        question("query.hello", described=0, encoder__name="pixels"),
+        question("query.method", rule="flexcfl", encoder__name="pixels"),
+        question(encoder__name="pixels"),
+    ],
+)
+def test_what_embeds_nothing_is_not_asked_for_its_encoder(asked: Question) -> None:
+    check(Policy(), asked, (), 0.0)
+
+
+def test_a_rehearsal_is_counted_apart_and_no_longer_than_it_was_declared(tmp_path: Path) -> None:
+    """Of 15 rounds and a test; with one round to train, four questions of a method are all there are."""
+    rehearsal = question("query.method", rounds=1, rule="rehearsal")
+    for _ in range(16):
+        gate(tmp_path, rounds=1).admit(rehearsal)
+    with pytest.raises(Declined, match=r"rehearsal_rounds = 50, .* query\.method rehearsal 16 times"):
+        gate(tmp_path, rounds=1).admit(rehearsal)
+    other = question("query.method", rounds=1, rule="flexcfl")
+    for _ in range(4):
+        gate(tmp_path, rounds=1).admit(other)
+    with pytest.raises(Declined, match=r"policy\.rounds = 1, .* query\.method 4 times"):
+        gate(tmp_path, rounds=1).admit(other)
+    assert Ledger(tmp_path / "ledger.jsonl").entries()[0].kind == "query.method rehearsal"
 
 
 def test_the_split_is_the_sites_own(tmp_path: Path) -> None:
@@ -192,3 +228,31 @@ def test_a_policy_in_words_says_what_it_will_never_do() -> None:
     assert "pixels" not in open_words
     assert "never" in open_words
     assert "say how a model does" in open_words
+
+
+def test_a_yes_is_asked_for_with_what_a_rehearsal_and_a_rule_would_get() -> None:
+    said = what_it_sends(Policy(), question("query.signature", encoder__name="random:x", rehearsal__rounds=7))
+    assert "if the run begins with a rehearsal, in 7 rounds linear heads" in said
+    assert "(encoder random:x)" in said
+    # Not where the policy declines it.
+    for policy in (Policy(methods=("fedavg",)), Policy(rehearsal_rounds=6), Policy(encoders=())):
+        declined = what_it_sends(policy, question("query.mean", encoder__name="random:x", rehearsal__rounds=7))
+        assert "rehearsal" not in declined
+    assert "mean feature" in what_it_sends(Policy(), question(rule="fedccfa"))
+    assert "by the rule fedccfa also: the mean feature" in "\n".join(in_words(Policy()))
+    assert "fedccfa" not in "\n".join(in_words(Policy(methods=("fedavg",))))
+
+
+@pytest.mark.parametrize(
+    ("lines", "networks", "said"),
+    [
+        (("any",), (), "unless networks in site.toml names it"),
+        (("any",), ("a.b:c",), "but a.b:c"),
+        (("python:*",), ("a.b:c",), "but a.b:c"),
+        (("resnet9",), ("a.b:c",), "train python:a.b:c, which networks in site.toml names: policy.networks does not"),
+    ],
+)
+def test_words_say_which_networks_of_others_are_trained(
+    lines: tuple[str, ...], networks: tuple[str, ...], said: str
+) -> None:
+    assert said in "\n".join(in_words(Policy(networks=lines), networks))
