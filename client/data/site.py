@@ -63,8 +63,7 @@ class SiteData:
     split_seed
         What decides which of its samples are on which side: the run's seed, or the site's own.
     secret
-        A number that only who has the data can know, for lots that must not be foretold; None at a simulated site, whose
-        lots are the run's.
+        A number that only who has the data can know, for lots that nobody may foretell; None at a simulated site.
     """
 
     name: str
@@ -197,17 +196,14 @@ def _read_own(name: str, path: Path, data: DataSettings, seed: int, cache: Path)
         )
     parted = _split_for_good if data.watch else _split
     train, test = parted(samples, share, data.test_fraction, seed, name)
-    loaded = SiteData(
-        name, agreed_classes(data), samples, train, test, faults, decoded.pixels, seed, _secret(samples, seed)
-    )
+    classes, secret = agreed_classes(data), _secret(samples)
+    loaded = SiteData(name, classes, samples, train, test, faults, decoded.pixels, seed, secret)
     return loaded, not any(failure.temporary for failure in decoded.failures.values())
 
 
-def _secret(samples: Samples, seed: int) -> int:
+def _secret(samples: Samples) -> int:
     """From what the samples are, of which nobody else knows enough to try it out."""
-    return int.from_bytes(
-        hashlib.sha256(f"{seed} {samples.digest}".encode() + samples.labels.tobytes()).digest(), "big"
-    )
+    return int.from_bytes(hashlib.sha256(samples.digest.encode() + samples.labels.tobytes()).digest(), "big")
 
 
 _kept_own = lru_cache(maxsize=4)(_read_own)

@@ -114,9 +114,8 @@ class Folded:
                 inputs = self._rows[batch]
                 error = _softmax((inputs @ weights.T).reshape(len(batch), count, classes) + prior)
                 error[np.arange(len(batch)), :, self._labels[batch]] -= 1
-                weights = weights - np.float32(_RATE / (len(batch) if self._secret is None else _BATCH)) * (
-                    error.reshape(len(batch), -1).T @ inputs
-                )
+                rate = np.float32(_RATE / (len(batch) if self._secret is None else _BATCH))
+                weights = weights - rate * (error.reshape(len(batch), -1).T @ inputs)
             heads[:, fold] = weights.reshape(count, classes, width)
         return heads
 

@@ -6,12 +6,13 @@ import hashlib
 from dataclasses import dataclass
 
 from common.classes import agreed_classes
+from common.collaboration import Collaboration
 from common.config import SettingsError
 from common.fingerprint import KINDS
 from common.table import write_table
 from common.wire import Task
 
-TRAIN, EVALUATE = "train", "evaluate"
+TRAIN, EVALUATE, METHOD = "train", "evaluate", "query.method"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,13 @@ class Question:
         """The kind of fingerprint that is asked for; empty: none is."""
         name = self.kind.removeprefix("query.")
         return name if self.kind != name and name in KINDS else ""
+
+    @property
+    def beyond(self) -> str:
+        """What is asked for beside training and testing, which every run does: a fingerprint, or a method's question."""
+        if self.kind == f"{EVALUATE}.{Collaboration.kind}":
+            return Collaboration.kind
+        return self.fingerprint or (f"method: {self.task.question}" if self.kind == METHOD else "")
 
     @property
     def settings(self) -> str:

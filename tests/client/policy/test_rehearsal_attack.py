@@ -31,9 +31,9 @@ class Site:
         values = np.random.default_rng(0).random((sum(COUNTS), COLUMNS)).round(3)
         sorts = np.repeat(list("abc"), COUNTS)
         with (folder / "table.csv").open("w", newline="") as file:
-            csv.writer(file).writerows(
-                [[*columns, "sort"], *([*row, sort] for row, sort in zip(values, sorts, strict=True))]
-            )
+            writer = csv.writer(file)
+            writer.writerow([*columns, "sort"])
+            writer.writerows([*row, sort] for row, sort in zip(values, sorts, strict=True))
         listed = ", ".join(f'{{"name": "{name}", "minimum": 0, "maximum": 1}}' for name in columns)
         self.schema = f'{{"label": "sort", "classes": ["a", "b", "c"], "columns": [{listed}]}}'
         own = listed.replace('": ', '" = ').replace('"name"', "name").replace('"minimum"', "minimum")
