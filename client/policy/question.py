@@ -31,7 +31,7 @@ class Question:
 
     @property
     def beyond(self) -> str:
-        """What is asked for beside training and testing, which every run does: a fingerprint, or a method's question."""
+        """What is asked for beside training and testing: a fingerprint, or a question of a method."""
         if self.kind == f"{EVALUATE}.{Collaboration.kind}":
             return Collaboration.kind
         return self.fingerprint or (f"method: {self.task.question}" if self.kind == METHOD else "")
