@@ -32,9 +32,10 @@ Answer = Callable[[Request], RecordDict]
 
 def reply(message: Message, context: Context, answer: Answer) -> Message:
     """Answer a message of Flower's."""
-    identity = identify(context.node_config, context.node_id)
-    gate, question = gate_of(identity), None
+    identity, gate, question = None, None, None
     try:
+        identity = identify(context.node_config, context.node_id)
+        gate = gate_of(identity)
         question = Question(
             message.metadata.message_type, wire.unpack_task(message.content), str(message.metadata.run_id)
         )
@@ -48,7 +49,7 @@ def reply(message: Message, context: Context, answer: Answer) -> Message:
         _log.exception("this request cannot be served")
         reason = reason_of(error, identity)
         content = wire.pack_refusal(reason)
-        if question is not None:
+        if gate is not None:
             gate.note_refusal(question, reason)
     return Message(content, reply_to=message)
 

@@ -15,12 +15,12 @@ from client.identity import Identity
 from client.pretrained import Asker, create, from_file, from_hub, packaged, version, weights_digest
 from common.backbones import PACKAGED, PACKAGED_SCALE, assemble, set_size
 from common.config import SiteSettings, TrainSettings
+from common.encoders import NO_FILE
 from common.networks import Design, build_design, design_of
 from common.own_network import NetworkError
 
 _ASKER = Asker("train.model", "train.weights", NetworkError)
 _AT_A_SITE = Asker("train.model", "network_weights in site.toml", NetworkError)
-_NO_FILE = ("packaged", "hub", "random")
 
 
 def network_of(settings: SiteSettings, identity: Identity) -> nn.Module:
@@ -60,7 +60,7 @@ def named_weights(model: str, weights: str) -> str:
 def require_allowed(model: str, identity: Identity) -> None:
     """Raise unless the site may import the network: of its own packages, one that its operator has named."""
     kind, _, reference = model.partition(":")
-    if kind != "python" or identity.is_simulated:
+    if kind != "python" or identity.in_engine:
         return
     if reference not in identity.networks:
         raise NetworkError(
@@ -83,7 +83,7 @@ def require_allowed(model: str, identity: Identity) -> None:
 
 def network_with(design: Design, weights: str, seed: int, asker: Asker = _ASKER) -> nn.Module:
     """Build a network; `weights` of a pretrained one are packaged, hub, random or a file."""
-    known = (0, 0) if weights in _NO_FILE else version(weights, asker)
+    known = (0, 0) if weights in NO_FILE else version(weights, asker)
     return _built(design, weights, known, seed if weights == "random" else 0, asker)
 
 

@@ -29,6 +29,12 @@ class Asker:
     weights: str
     error: type[SettingsError]
 
+    def of_file(self, message: str, said: str) -> SettingsError:
+        """An error that names a file; whoever is not at the site is told the setting in its place."""
+        error = self.error(message)
+        error.public = f"{self.weights}: {said}; the site's own log names the file"
+        return error
+
 
 def version(weights: str, asker: Asker) -> tuple[int, int]:
     """Tell a replaced file from the one that a long-lived process has loaded."""
@@ -37,7 +43,9 @@ def version(weights: str, asker: Asker) -> tuple[int, int]:
     try:
         found = Path(weights).expanduser().stat()
     except OSError as error:
-        raise asker.error(f"{asker.weights} = {weights!r} cannot be read: {error.strerror}") from None
+        raise asker.of_file(
+            f"{asker.weights} = {weights!r} cannot be read: {error.strerror}", f"cannot be read: {error.strerror}"
+        ) from None
     return found.st_mtime_ns, found.st_size
 
 
@@ -101,9 +109,11 @@ def from_file(architecture: str, path: Path, asker: Asker) -> nn.Module:
         "of another shape": [name for name in wanted if name in shared and wanted[name].shape != found[name].shape],
     }
     if any(faults.values()):
-        raise asker.error(
+        # Of tensors that only the file has, the names are the site's own.
+        raise asker.of_file(
             f"weights file '{path}' does not fit timm:{architecture}; "
-            + "; ".join(f"{kind}: {_some(names)}" for kind, names in faults.items() if names)
+            + "; ".join(f"{kind}: {_some(names)}" for kind, names in faults.items() if names),
+            f"the file does not fit timm:{architecture}",
         )
     model.load_state_dict(found)
     return model
@@ -112,21 +122,25 @@ def from_file(architecture: str, path: Path, asker: Asker) -> nn.Module:
 def _read(path: Path, asker: Asker) -> dict[str, Tensor]:
     """Read a file of tensors without running code that may be in it."""
     if path.suffix not in (".safetensors", ".pth", ".pt"):
-        raise asker.error(f"weights file '{path}' must be a .safetensors, .pth or .pt file")
+        said = "must be a .safetensors, .pth or .pt file"
+        raise asker.of_file(f"weights file '{path}' {said}", said)
     try:
         is_safe = path.suffix == ".safetensors"
         content = load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile pickle can provoke any kind
-        raise asker.error(
+        raise asker.of_file(
             f"weights file '{path}' is damaged, or holds more than tensors and is refused because loading it could run "
-            f"code ({first_line(error)}); save the model's state_dict() as .safetensors"
+            f"code ({first_line(error)}); save the model's state_dict() as .safetensors",
+            "the file is damaged, or holds more than tensors",
         ) from error
     # Training scripts commonly wrap the weights under one of these.
     for wrapper in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        raise asker.error(f"weights file '{path}' is not a state_dict: it must map names to tensors")
+        raise asker.of_file(
+            f"weights file '{path}' is not a state_dict: it must map names to tensors", "the file is not a state_dict"
+        )
     return content
 
 

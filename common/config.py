@@ -25,7 +25,12 @@ FlatValue = bool | int | float | str
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be used; the message tells the user what to change."""
+    """Settings that cannot be used; the message tells the user what to change.
+
+    `public` is what others may read of a message that names something of the site's own; empty: all of it.
+    """
+
+    public = ""
 
 
 def _split_names(value: object) -> object:

@@ -43,3 +43,7 @@ def _width(architecture: str) -> int:
             return int(model(torch.zeros(1, *made_for["input_size"])).shape[1])
     except Exception as error:  # the hub's client, which knows what hf-hub: names are, raises a dozen kinds
         raise SettingsError(f"encoder.name: timm has no model {architecture!r}: {error}") from None
+
+
+# Where the pretrained weights of a network come from (train.weights) that is no file of somebody's.
+NO_FILE = ("packaged", "hub", "random")

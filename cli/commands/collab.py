@@ -75,10 +75,11 @@ def export_site(options: argparse.Namespace) -> int:
     from client.answers.introduction import introduction as introduce
     from client.data import NoUsableData, load_site
     from client.identity import identify
-    from client.policy.gate import as_split_here, gate_of
+    from client.policy.gate import as_split_here, gate_of, ledger_of
+    from client.policy.ledger import LedgerBroken
     from client.policy.question import Question
     from client.policy.rules import check_settings
-    from client.request import Request
+    from client.request import Request, large_enough
     from common import wire
     from common.bundle import write_bundle
     from server.collaboration.by_post import settings_digest
@@ -89,10 +90,14 @@ def export_site(options: argparse.Namespace) -> int:
         task = as_split_here(identity.policy, wire.Task(run, 0, 1))
         question = Question("query.collaboration", task, "by post")
         check_settings(identity.policy, question)
-        site = load_site(identity, task.settings)
+        # Read through: what leaves is noted behind lines that follow on each other, or does not leave.
+        ledger_of(identity).entries()
+        site = large_enough(load_site(identity, task.settings), identity.policy)
         introduction = introduce(Request(RecordDict(), task, identity, site), "collaboration")
     except NoUsableData as error:
         raise SettingsError(str(error)) from None
+    except LedgerBroken as error:
+        raise SettingsError(f"nothing leaves, because somebody changed the site's ledger: {error}") from None
     for fault in site.faults:
         print(f"skipped or mended: {fault.name}: {fault.reason}", file=sys.stderr)
     content = wire.pack_introduction(introduction)

@@ -22,7 +22,7 @@ from client.data.samples import ImageSamples
 from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder, identify, models_folder
 from client.networks import network_of
-from client.policy.gate import ledger_of
+from client.policy.gate import as_split_here, ledger_of
 from client.policy.ledger import LedgerBroken
 from client.policy.question import METHOD, TRAIN, Question
 from client.policy.rules import Declined, check
@@ -48,7 +48,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     """Print what was found; return 0 if the site can take part, else 1."""
     require_data(path, settings)
     identity = identify(tomllib.loads(as_node_config(path, settings)), 0)
-    run = _run_settings(identity, config_path)
+    run = as_split_here(identity.policy, Task(_run_settings(identity, config_path), 0, 1)).settings
     problems = _declined(identity, config_path)
     try:
         site = read_by(run, identity, large_enough(load_site(identity, run), identity.policy))
@@ -101,10 +101,10 @@ def _declined(identity: Identity, config_path: Path | None) -> list[str]:
     """Why the site's policy would decline a run, if there is one to hold against it."""
     if config_path is None or identity.data_path is None:
         return []
-    from server.methods import get_method, settle
+    from server.methods import recipe, settle
 
     config = settle(load(config_path))
-    method = get_method(config.method)
+    method = recipe(config)
     task = Task(config.for_site(), 0, config.rounds, rule=method.rule)
     questions = [Question(kind, task, "this one") for kind in (TRAIN, f"query.{method.fingerprint or 'hello'}")]
     if config.cluster.choice == rehearsal.RULE:

@@ -52,7 +52,8 @@ def approve_run(path: Path, settings: SiteFile, run: str) -> int:
             )
         with ledger.held() as held:
             for entry in chosen:
-                held.append(Entry(at=time.time(), what="approved", run=entry.run, settings=entry.settings))
+                yes = {"at": time.time(), "what": "approved", "kind": "", "round": 0, "classes": (), "text": ""}
+                held.append(entry.model_copy(update=yes))
                 print(f"approved: run {entry.run} gets {entry.text}")
     except LedgerBroken as error:
         raise SettingsError(str(error)) from None
@@ -60,10 +61,14 @@ def approve_run(path: Path, settings: SiteFile, run: str) -> int:
 
 
 def _waiting(entries: list[Entry]) -> Iterator[Entry]:
-    """The runs that wait for a yes, each with the settings it came with last."""
-    approved = {(entry.run, entry.settings) for entry in entries if entry.what == "approved"}
-    waiting = {(entry.run, entry.settings): entry for entry in entries if entry.what == "waiting"}
-    yield from (entry for key, entry in waiting.items() if key not in approved)
+    """What waits for a yes, each once."""
+    approved = {_terms(entry) for entry in entries if entry.what == "approved"}
+    waiting = {_terms(entry): entry for entry in entries if entry.what == "waiting"}
+    yield from (entry for terms, entry in waiting.items() if terms not in approved)
+
+
+def _terms(entry: Entry) -> tuple[str, str, str, int, str]:
+    return entry.run, entry.settings, entry.rule, entry.rounds, entry.beyond
 
 
 def _ledger(path: Path, settings: SiteFile) -> Ledger:

@@ -16,7 +16,7 @@ from common import wire
 from common.config import SettingsError
 from common.own_network import NetworkError
 
-# Errors that speak of settings and models, never of a site's data.
+# Errors that speak of settings and models, never of a site's data; one that names a file says what is public of it.
 _PUBLIC = (EncoderError, NetworkError, TrainingDiverged, Declined, wire.WireError)
 _KINDS = {
     MapIsGone: "its private map is gone",
@@ -25,9 +25,13 @@ _KINDS = {
 }
 
 
-def reason_of(error: Exception, identity: Identity) -> str:
-    """What the server is told of an error."""
-    if identity.is_simulated or isinstance(error, _PUBLIC):
+def reason_of(error: Exception, identity: Identity | None) -> str:
+    """What the server is told of an error; without an identity, the site does not know itself who it is."""
+    if identity is None:
+        return "its policy or node config cannot be read; the site's own log says more"
+    if identity.is_simulated:
         return f"{type(error).__name__}: {error}"
+    if isinstance(error, _PUBLIC):
+        return f"{type(error).__name__}: {getattr(error, 'public', '') or error}"
     kind = next((text for kind, text in _KINDS.items() if isinstance(error, kind)), type(error).__name__)
     return f"{kind}; the site's own log says more"

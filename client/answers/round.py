@@ -78,5 +78,6 @@ def answer_question(request: Request) -> RecordDict:
     question = method.agreement.questions.get(asked)
     if question is None:
         raise wire.WireError(f"this site knows no question {wire.plain_text(asked)!r} of {method.agreement.rule}")
-    visit = request.visit(question.down, with_model=False)
+    asked_of = request.describable if method.describes else request
+    visit = asked_of.visit(question.down, with_model=False)
     return wire.pack_answered(wire.Answered(method.answer(asked, visit), time.perf_counter() - start))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,6 +62,8 @@ class SiteData:
         What the source has but nobody can use.
     split_seed
         What decides which of its samples are on which side: the run's seed, or the site's own.
+    secret
+        A number that only who has the data can know, for lots that nobody may foretell; None at a simulated site.
     """
 
     name: str
@@ -71,6 +74,7 @@ class SiteData:
     faults: tuple[Fault, ...]
     _pixels: NDArray[np.uint8] = field(repr=False)
     split_seed: int = 0
+    secret: int | None = field(default=None, repr=False)
     _alterations: tuple[Alteration, ...] = field(default=(), repr=False)
     # Positions in `samples` → what a frozen encoder makes of them; None: models read the samples themselves.
     _embed: Callable[[SiteData, Index], NDArray[np.float32]] | None = field(default=None, repr=False)
@@ -196,8 +200,14 @@ def _read_own(name: str, path: Path, data: DataSettings, seed: int, cache: Path)
         )
     parted = _split_for_good if data.watch else _split
     train, test = parted(samples, share, data.test_fraction, seed, name)
-    loaded = SiteData(name, agreed_classes(data), samples, train, test, faults, decoded.pixels, seed)
+    classes, secret = agreed_classes(data), _secret(samples)
+    loaded = SiteData(name, classes, samples, train, test, faults, decoded.pixels, seed, secret)
     return loaded, not any(failure.temporary for failure in decoded.failures.values())
+
+
+def _secret(samples: Samples) -> int:
+    """From what the samples are, of which nobody else knows enough to try it out."""
+    return int.from_bytes(hashlib.sha256(samples.digest.encode() + samples.labels.tobytes()).digest(), "big")
 
 
 _kept_own = lru_cache(maxsize=4)(_read_own)

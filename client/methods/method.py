@@ -182,6 +182,9 @@ class SiteMethod:
     and remembered.
     """
 
+    # Whether its questions are about the data more than about a model: classes that are too small are then left out.
+    describes = False
+
     def __init__(self, agreement: Agreement) -> None:
         self.agreement = agreement
 

@@ -8,10 +8,10 @@ from threadpoolctl import threadpool_limits
 
 from client.methods.method import SiteMethod, Visit
 from common import wire
-from common.methods.rehearsal import HEAD, LOSSES, MOST_LOSS, PARTS, STEP, TEST, Settings, numbers
+from common.methods.rehearsal import HEAD, LOSSES, MOST_LOSS, MOST_WEIGHT, PARTS, STEP, TEST, Settings, numbers
 from common.models import EMBEDDING_LENGTH
 from common.prior import class_shares
-from common.randomness import generator
+from common.randomness import generator, secret_generator
 from common.state import Extras
 
 _RATE = 0.01
@@ -20,6 +20,8 @@ _BATCH = 16
 
 class Rehearsal(SiteMethod):
     """Trains the heads that came, or tests them, and beside them one that only this site has trained."""
+
+    describes = True
 
     def answer(self, question: str, visit: Visit) -> Extras:
         """Answer either question."""
@@ -32,7 +34,10 @@ class Rehearsal(SiteMethod):
                 return {LOSSES: self._losses(samples, heads, visit.settings.of(Settings).rounds)}
             if not heads:
                 raise wire.WireError("there is no head to train")
-            trained = samples.train(np.stack(heads), int(visit.extras[STEP]["number"]))
+            step, rounds = int(visit.extras[STEP]["number"]), visit.settings.of(Settings).rounds
+            if step > rounds:
+                raise wire.WireError(f"step {step} of a rehearsal that has rehearsal.rounds = {rounds}")
+            trained = samples.train(np.stack(heads), step)
         return {
             f"{HEAD}.{number}": {"weights": np.ascontiguousarray(head)}
             for number, head in zip(order, trained, strict=True)
@@ -53,7 +58,11 @@ class Rehearsal(SiteMethod):
 
 
 class Folded:
-    """A site's training samples as heads read them, dealt into parts by the run's seed.
+    """A site's training samples as heads read them, dealt into parts.
+
+    A simulated site deals by the run's seed. Of a site with data of its own nobody may foretell or choose the lots, or
+    the steps of one row could be told from the others': parts and order come from the site's secret and are the same in
+    every message, each part has its share of every class, and each row counts alike, also in a short last batch.
 
     Heads are float32[heads, folds, classes, width + 1]; all heads of a fold see the same batches, so that what differs
     between them is the company they were averaged in.
@@ -64,8 +73,11 @@ class Folded:
         ones = np.ones((len(embeddings), 1), np.float32)
         self._rows = np.hstack([embeddings * (EMBEDDING_LENGTH / lengths), ones]).astype(np.float32)
         self._labels, self._classes = labels, classes
-        self._seed, self._name = visit.settings.seed, visit.site.name
-        self._part = generator(self._seed, "rehearsal parts", self._name).permutation(len(labels)) % PARTS
+        self._seed, self._secret, self._name = visit.settings.seed, visit.site.secret, visit.site.name
+        self._part = self._lots("rehearsal parts").permutation(len(labels)) % PARTS
+        if self._secret is not None:
+            order = self._lots("rehearsal parts").permutation(len(labels))
+            self._part[order[np.argsort(labels[order], kind="stable")]] = np.arange(len(labels)) % PARTS
 
     def checked(self, weights: NDArray[np.float32]) -> NDArray[np.float32]:
         """The same, or an error: the server may have another encoder or class list in mind."""
@@ -74,6 +86,8 @@ class Folded:
             raise wire.WireError(
                 f"a head is {'×'.join(map(str, weights.shape))}, not of 1 to {PARTS} folds × {self._classes} × {width}"
             )
+        if not np.abs(weights).max() <= MOST_WEIGHT:
+            raise wire.WireError(f"a head has weights beyond ±{MOST_WEIGHT:g}, which no training leads to")
         return weights
 
     def start(self, folds: int) -> NDArray[np.float32]:
@@ -93,14 +107,15 @@ class Folded:
             if not len(rows):
                 continue
             prior = self._prior(fold)
-            rng = generator(self._seed, f"rehearsal fold {fold}", self._name, round_number)
+            rng = self._lots(f"rehearsal fold {fold}", round_number)
             weights = heads[:, fold].reshape(count * classes, width)
             order = rng.permutation(rows)
             for batch in np.split(order, range(_BATCH, len(order), _BATCH)):
                 inputs = self._rows[batch]
                 error = _softmax((inputs @ weights.T).reshape(len(batch), count, classes) + prior)
                 error[np.arange(len(batch)), :, self._labels[batch]] -= 1
-                weights = weights - np.float32(_RATE / len(batch)) * (error.reshape(len(batch), -1).T @ inputs)
+                rate = np.float32(_RATE / (len(batch) if self._secret is None else _BATCH))
+                weights = weights - rate * (error.reshape(len(batch), -1).T @ inputs)
             heads[:, fold] = weights.reshape(count, classes, width)
         return heads
 
@@ -113,6 +128,12 @@ class Folded:
             chances = _softmax(scores.astype(np.float64))[np.arange(len(rows)), :, self._labels[rows]]
             total += np.minimum(-np.log(np.maximum(chances, 1e-300)), MOST_LOSS).sum(axis=0)
         return total
+
+    def _lots(self, purpose: str, round_number: int = 0) -> np.random.Generator:
+        if self._secret is None:
+            return generator(self._seed, purpose, self._name, round_number)
+        # Whatever the seed and the round: two orders of the same rows tell them apart.
+        return secret_generator(self._secret, f"{purpose} {self._name}")
 
     def _prior(self, fold: int) -> NDArray[np.float32]:
         """The site's class shares among what a fold trains on, as scores."""

@@ -33,8 +33,8 @@ class Gate(Protocol):
     def let_out(self, question: Question, content: RecordDict) -> None:
         """Note what is about to leave; raises if that cannot be noted."""
 
-    def note_refusal(self, question: Question, reason: str) -> None:
-        """Note that a question was not answered, and why."""
+    def note_refusal(self, question: Question | None, reason: str) -> None:
+        """Note that a question was not answered, and why; None: it could not even be read."""
 
 
 class OpenGate:
@@ -47,7 +47,7 @@ class OpenGate:
     def let_out(self, question: Question, content: RecordDict) -> None:
         """Nothing is noted."""
 
-    def note_refusal(self, question: Question, reason: str) -> None:
+    def note_refusal(self, question: Question | None, reason: str) -> None:
         """Nothing is noted."""
 
 
@@ -105,10 +105,13 @@ class PolicyGate:
         entry = self._entry("sent", question, text=kinds, bytes=size(content), digest=digest_of(content))
         self._ledger.note(entry)
 
-    def note_refusal(self, question: Question, reason: str) -> None:
+    def note_refusal(self, question: Question | None, reason: str) -> None:
         """Bring to disk that a question was not answered."""
         try:
-            self._ledger.note(self._entry("declined", question, text=reason))
+            if question is None:
+                self._ledger.note(Entry(at=self._now(), what="declined", text=reason))
+            else:
+                self._ledger.note(self._entry("declined", question, text=reason))
         except OSError as error:
             _log.error("the ledger cannot be written: %s", error)
 
@@ -145,6 +148,9 @@ class PolicyGate:
             kind=question.noted,
             settings=question.settings,
             round=question.task.round_number,
+            rule=question.task.rule,
+            rounds=question.task.rounds,
+            beyond=question.beyond,
             classes=classes,
             text=text,
             bytes=bytes,

@@ -31,7 +31,10 @@ class LedgerBroken(ValueError):
 
 
 class Entry(Section):
-    """One line: `settings` is the digest of the run's, `text` why a question was declined or what is waited for."""
+    """One line: `settings` is the digest of the run's, `text` why a question was declined or what is waited for.
+
+    A yes is to what was shown: `rule`, `rounds` of the run, and what is asked for `beyond` training and testing.
+    """
 
     at: float
     what: What
@@ -39,6 +42,9 @@ class Entry(Section):
     kind: str = ""
     settings: str = ""
     round: int = 0
+    rule: str = ""
+    rounds: int = 0
+    beyond: str = ""
     classes: Names = ()
     text: str = ""
     bytes: int = Field(0, ge=0)

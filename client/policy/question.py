@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from common.classes import agreed_classes
+from common.collaboration import Collaboration
 from common.config import SettingsError
 from common.encoders import HEADS
 from common.fingerprint import KINDS
@@ -54,6 +55,13 @@ class Question:
     def noted(self) -> str:
         """Its kind as the ledger has it: rounds before training are told from a method's other questions."""
         return self.kind if self.rounds_before is None else f"{self.kind} {self.task.rule}"
+
+    @property
+    def beyond(self) -> str:
+        """What is asked for beside training and testing: a fingerprint, or a question of a method."""
+        if self.kind == f"{EVALUATE}.{Collaboration.kind}":
+            return Collaboration.kind
+        return self.fingerprint or (f"method: {self.task.question}" if self.kind == METHOD else "")
 
     @property
     def settings(self) -> str:

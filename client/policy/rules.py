@@ -9,8 +9,13 @@ from client.policy.policy import Policy, allows
 from client.policy.question import TRAIN, Question
 from common.collaboration import Collaboration
 from common.config import SettingsError
+from common.encoders import NO_FILE
 from common.fingerprint import KINDS
+from common.head_change import HeadChange
+from common.head_path import HeadPath
+from common.methods import fedccfa, fedclust, fedcm, fl_hc
 from common.methods.dc_cfl import Settings as CollaborationSettings
+from common.section import Section
 from common.table import InvalidTable, read_table, write_table
 from common.wire import plain_text
 
@@ -30,8 +35,17 @@ def check(policy: Policy, question: Question, entries: Sequence[Entry], now: flo
 
 def check_settings(policy: Policy, question: Question) -> None:
     """The same for what somebody at the site has chosen to send: that is a yes, and no limit counts."""
-    yes = Entry(at=0.0, what="approved", run=question.run, settings=question.settings)
-    for rule in (_encoders, _schema, _collaboration):
+    task = question.task
+    yes = Entry(
+        at=0.0,
+        what="approved",
+        run=question.run,
+        settings=question.settings,
+        rule=task.rule,
+        rounds=task.rounds,
+        beyond=question.beyond,
+    )
+    for rule in (_encoders, _classes, _schema, _collaboration):
         for reason in rule(policy, question, [yes], 0.0):
             raise Declined(reason)
 
@@ -132,6 +146,26 @@ def _limits(policy: Policy, question: Question, entries: Sequence[Entry], now: f
         yield f"policy.runs_a_day = {policy.runs_a_day}, and {len(runs)} began in 24 hours"
 
 
+def _epochs(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    """Epochs of a method's own, beside train.epochs."""
+    section, fields = _EPOCHS.get(question.fingerprint or question.task.rule, (None, ()))
+    if section is None:
+        return
+    chosen = question.task.settings.of(section)
+    for field in fields:
+        if getattr(chosen, field) > policy.epochs:
+            yield f"policy.epochs = {policy.epochs}, and the run has {field} = {getattr(chosen, field)}"
+
+
+# By the kind of fingerprint, or else the rule.
+_EPOCHS: dict[str, tuple[type[Section], tuple[str, ...]]] = {
+    HeadPath.kind: (fedcm.Settings, ("warm_up",)),
+    HeadChange.kind: (fedclust.Settings, ("warm_up",)),
+    fl_hc.AGREEMENT.rule: (fl_hc.Settings, ("epochs",)),
+    fedccfa.AGREEMENT.rule: (fedccfa.Settings, ("balanced_epochs", "head_epochs")),
+}
+
+
 def _collaboration(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
     if question.fingerprint != Collaboration.kind:
         return
@@ -144,15 +178,17 @@ def _collaboration(policy: Policy, question: Question, entries: Sequence[Entry],
 
 
 RULES: tuple[Rule, ...] = (
-    _methods, _fingerprints, _networks, _encoders, _classes, _schema, _collaboration, _limits,
+    _methods, _fingerprints, _networks, _encoders, _classes, _schema, _collaboration, _limits, _epochs,
 )  # fmt: skip
 
 
 def is_approved(question: Question, entries: Sequence[Entry]) -> bool:
-    """Whether somebody at the site has said yes to this run with these settings."""
+    """Whether somebody at the site has said yes to this run with these settings, and to what is asked here."""
+    terms = question.run, question.settings, question.task.rule, question.task.rounds
     return any(
-        entry.what == "approved" and (entry.run, entry.settings) == (question.run, question.settings)
+        (entry.run, entry.settings, entry.rule, entry.rounds) == terms and question.beyond in ("", entry.beyond)
         for entry in entries
+        if entry.what == "approved"
     )
 
 
@@ -162,6 +198,7 @@ def check_demonstration(question: Question, *, has_cache: bool) -> None:
     named = {
         "data.path": settings.data.path,
         "encoder.weights": settings.encoder.weights,
+        "train.weights": "" if settings.train.weights in NO_FILE else settings.train.weights,
         "cache": "" if has_cache else settings.cache,
         "collaboration.sample": settings.of(CollaborationSettings).sample,
     }

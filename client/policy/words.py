@@ -15,6 +15,7 @@ _SAYS = {
     "signature": "one mean embedding per class",
     "mean": "one mean embedding",
     "path": "how a network's last layer moves in a warm-up",
+    "head": "how a network's last layer changes in a warm-up",
     "subspace": "the main directions of its embeddings",
     Collaboration.kind: "its training rows, each turned by a private map and averaged or blurred as agreed",
 }
@@ -68,6 +69,9 @@ def what_it_sends(policy: Policy, question: Question) -> str:
     parts = [f"its name and the counts of {_listed(question.classes)}"]
     if question.fingerprint:
         parts.append(f"{_SAYS.get(question.fingerprint, question.fingerprint)} (encoder {settings.encoder.name})")
+    elif question.beyond and question.rounds_before is None:
+        what = Collaboration.kind if question.beyond == Collaboration.kind else f"{task.rule}'s {task.question!r}"
+        parts.append(f"its answers to {what}")
     if question.agreement.tells and question.rounds_before is None:
         parts.append(question.agreement.tells)
     parts += _before_training(policy, question)

@@ -26,8 +26,8 @@ class Settings(Section):
     """Of FedCCFA."""
 
     samples: int = Field(5, ge=1, description="most samples of a class that the balanced head is trained on")
-    balanced_epochs: int = Field(5, ge=1, description="epochs of the balanced head, from the run's first head")
-    head_epochs: int = Field(1, ge=1, description="epochs of the site's own head in a round")
+    balanced_epochs: int = Field(5, ge=1, le=100, description="epochs of the balanced head, from the run's first head")
+    head_epochs: int = Field(1, ge=1, le=100, description="epochs of the site's own head in a round")
     head_rate: float = Field(0.1, gt=0, description="learning rate of both heads; train.lr and train.epochs: the body")
     align_from: int = Field(20, ge=1, description="first round in which features are drawn to the anchors")
     temperature: float = Field(0.1, gt=0, description="of the cosines between features and anchors (τ)")

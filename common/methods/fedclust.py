@@ -11,7 +11,7 @@ from common.section import Section
 class Settings(Section):
     """Of FedClust."""
 
-    warm_up: int = Field(1, ge=1, description="local epochs after which the heads group the sites")
+    warm_up: int = Field(1, ge=1, le=100, description="local epochs after which the heads group the sites")
 
 
 AGREEMENT = Agreement("fedclust", Settings)

@@ -11,7 +11,7 @@ from common.section import Section
 class Settings(Section):
     """Of FedCM."""
 
-    warm_up: int = Field(5, ge=1, description="local epochs whose path groups the sites")
+    warm_up: int = Field(5, ge=1, le=100, description="local epochs whose path groups the sites")
 
 
 AGREEMENT = Agreement("fedcm", Settings)

@@ -19,7 +19,7 @@ class Settings(Section):
     """Of FL+HC."""
 
     rounds: int = Field(10, ge=1, description="rounds of FedAvg after which all sites are grouped (n)")
-    epochs: int = Field(3, ge=1, description="local epochs whose change groups them")
+    epochs: int = Field(3, ge=1, le=100, description="local epochs whose change groups them")
     distance: Literal["l1", "l2", "cosine"] = Field("l1", description="between two sites' changes")
 
 

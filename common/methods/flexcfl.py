@@ -22,7 +22,7 @@ _COUNTS = exactly(counts=Expected("int64", (None,), least=0))
 class Settings(Section):
     """Of FlexCFL."""
 
-    steps: int = Field(50, ge=1, description="mini-batches of the training that groups sites")
+    steps: int = Field(50, ge=1, le=10_000, description="mini-batches of the training that groups sites")
     shift: float = Field(
         0.1, ge=0, le=1, description="a site is placed anew if its label shares have changed by more (total variation)"
     )

@@ -27,6 +27,8 @@ LOSSES = "losses"
 PARTS = 5
 # Log loss of a sample that a head has no idea of: more says nothing more.
 MOST_LOSS = 50.0
+# Of a head: steps are of a hundredth of inputs of a fixed length, so that training stays far below it.
+MOST_WEIGHT = 100.0
 
 
 class Settings(Section):

@@ -84,6 +84,20 @@ def test_it_tells_everything(site: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "PROBLEM" not in text
 
 
+def test_the_split_and_the_rule_are_those_of_a_real_run(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_check, "load_encoder", lambda *_: (_ for _ in ()).throw(site_check.EncoderError("later")))
+    monkeypatch.setattr(site_check, "measure_epoch", lambda *_: site_check.Epoch(1.0, 24))
+    greedy = CONFIG.replace("[encoder]", "test_fraction = 0.5\n[encoder]")
+    (tmp_path / "run.toml").write_text(f'method = "fedavg"\n{greedy}rule = "fedprox"\n')
+    site.write_text(site.read_text() + '\n[policy]\nmethods = ["fedprox"]\n')
+    check(site, tmp_path / "run.toml")
+    text = capsys.readouterr().out
+    assert "24 samples to train on and 6 to test on" in text
+    assert "would decline" not in text
+
+
 def test_without_a_configuration_the_data_say_the_classes(
     site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

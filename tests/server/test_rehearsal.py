@@ -96,7 +96,7 @@ def test_the_same_seed_chooses_the_same() -> None:
 def folded(
     seed: int, embeddings: NDArray[np.float32], labels: NDArray[np.int64], classes: int, name: str = "a"
 ) -> Folded:
-    visit = SimpleNamespace(settings=SimpleNamespace(seed=seed), site=SimpleNamespace(name=name))
+    visit = SimpleNamespace(settings=SimpleNamespace(seed=seed), site=SimpleNamespace(name=name, secret=None))
     return Folded(embeddings, labels, classes, visit)  # type: ignore[arg-type]
 
 

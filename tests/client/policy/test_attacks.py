@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from client.app import app
+from client.identity import identify
+from client.networks import require_allowed
 from client.policy.ledger import Ledger
 from common import wire
 from common.config import SiteSettings, parse
 from common.methods import agreement_on, fedccfa, flexcfl, rehearsal
 from common.models import get_state
 from common.networks import build_for
+from common.own_network import NetworkError
 from common.signature import Signature
 from common.state import Extras
 from common.wire.records import EXTRA
@@ -346,6 +349,7 @@ def test_a_ledger_that_was_changed_ends_all_answers(site: Site) -> None:
         {"data.source": "folder", "data.path": "/etc"},
         {"cache": "/elsewhere"},
         {"encoder.name": "timm:resnet10t", "encoder.weights": "/etc/passwd"},
+        {"train.model": "timm:resnet10t", "train.weights": "/etc/passwd"},
     ],
 )
 def test_no_run_names_a_path_on_the_disk_of_a_demonstration_site(named: dict[str, object]) -> None:
@@ -356,3 +360,45 @@ def test_no_run_names_a_path_on_the_disk_of_a_demonstration_site(named: dict[str
     node_config = {"site": "share", "partition-id": 0, "num-partitions": 2}
     content = app(message, Context(run_id=1, node_id=7, node_config=node_config, state=RecordDict(), run_config={}))
     assert "names a path on this site's disk" in refusal(content.content)
+
+
+def raw(message: Message, node_config: dict[str, object]) -> RecordDict:
+    set_task_identity()
+    message.metadata.__dict__["_run_id"] = 1
+    set_message_id(message)
+    context = Context(run_id=1, node_id=7, node_config=node_config, state=RecordDict(), run_config={})  # type: ignore[arg-type]
+    content: RecordDict = app(message, context).content
+    return content
+
+
+def test_a_demonstration_site_imports_nothing_that_a_run_names() -> None:
+    shown = identify({"site": "share", "partition-id": 0, "num-partitions": 2}, 7)
+    with pytest.raises(NetworkError, match="does not allow"):
+        require_allowed("python:antigravity:net", shown)
+    require_allowed("python:antigravity:net", identify({"partition-id": 0, "num-partitions": 2}, 7))
+
+
+def test_a_policy_that_cannot_be_read_is_not_quoted(data: Path) -> None:
+    task = wire.Task(parse(SETTINGS).for_site(), 0, 1)
+    broken: dict[str, object] = {"data-path": str(data), "policy": '{"rounds": "private words"}'}
+    said = refusal(raw(Message(wire.pack_task(task), 7, "query.hello"), broken))
+    assert said == "its policy or node config cannot be read; the site's own log says more"
+
+
+def test_a_message_that_cannot_be_read_is_in_the_ledger(site: Site) -> None:
+    refusal(raw(Message(RecordDict(), 7, "query.hello"), dict(site._node_config)))
+    (entry,) = site.ledger.entries()
+    assert (entry.what, entry.run, entry.kind, entry.settings) == ("declined", "", "", "")
+    assert entry.text
+
+
+def test_a_refusal_names_the_setting_and_not_the_path(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "private.txt").touch()
+    (tmp_path / "private.pth").write_bytes(b"no tensors")
+    for name in ("missing-private.pth", "private.txt", "private.pth"):
+        site = Site(tmp_path / name.replace(".", "-"), data, **{"network-weights": str(tmp_path / name)})
+        chosen = SETTINGS | {"train.model": "timm:resnet10t", "train.weights": "hub", "data.image_size": 32}
+        task = wire.Task(parse(chosen).for_site(), 1, 2, question="x")
+        said = refusal(raw(Message(wire.pack_task(task), 7, "query.hello"), dict(site._node_config)))
+        assert "network_weights in site.toml" in said
+        assert "private" not in said

@@ -14,9 +14,10 @@ from client.policy.ledger import Ledger
 from client.policy.policy import OPEN, Policy, allows
 from client.policy.question import Question
 from client.policy.rules import DAY, Declined, check
-from client.policy.words import in_words, what_it_sends
+from client.policy.words import _SAYS, in_words, what_it_sends
 from common import wire
-from common.config import parse
+from common.config import SettingsError, parse
+from common.fingerprint import KINDS
 
 
 def question(
@@ -67,6 +68,10 @@ def gate(path: Path, clock: Clock | None = None, **lines: object) -> PolicyGate:
         ({"rehearsal_rounds": 14}, question("query.method", rule="rehearsal"), "rehearsal_rounds"),
         ({}, question("query.method", rule="rehearsal", rehearsal__rounds=51), "rehearsal_rounds"),
         ({"epochs": 1}, question(train__epochs=2), "epochs"),
+        ({"epochs": 4}, question("query.path"), "epochs"),
+        ({"epochs": 4}, question("query.head", fedclust__warm_up=5), "epochs"),
+        ({"epochs": 2}, question("query.method", rule="fl-hc"), "epochs"),
+        ({"epochs": 4}, question(rule="fedccfa"), "epochs"),
         ({"runs_a_day": 0}, question(), "runs_a_day"),
         ({"fingerprints_a_day": 0}, question("query.mean"), "fingerprints_a_day"),
     ],
@@ -179,6 +184,48 @@ def test_a_new_run_waits_until_somebody_says_yes(tmp_path: Path, capsys: pytest.
         gate(tmp_path, clock, approve="ask", approve_wait=5.0).admit(question("train", run="78"))
     assert main(["site", "approve", str(path), "79"]) == 2
     assert "waiting: 77, 78" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        question("query.subspace", run="7"),
+        question("query.method", run="7"),
+        question("evaluate.collaboration", run="7"),
+        question("train", run="7", rule="scaffold"),
+        question("train", run="7", rounds=3),
+    ],
+)
+def test_a_yes_is_to_what_was_shown(tmp_path: Path, more: Question) -> None:
+    path, clock = write_site(tmp_path), Clock()
+    lines = {"approve": "ask", "fingerprints": ["any"]}
+
+    def approve(seconds: float) -> None:
+        assert main(["site", "approve", str(path), "7"]) == 0
+
+    first = question("query.signature", run="7")
+    PolicyGate(Policy.model_validate(lines), Ledger(tmp_path / "ledger.jsonl"), clock, approve).admit(first)
+    for same in (first, question("train", run="7"), question("evaluate", run="7"), question("query.keep", run="7")):
+        gate(tmp_path, clock, **lines, approve_wait=0.0).admit(same)
+    with pytest.raises(Declined, match="nobody at this site has approved"):
+        gate(tmp_path, clock, **lines, approve_wait=0.0).admit(more)
+    assert Ledger(tmp_path / "ledger.jsonl").entries()[-1].what == "waiting"
+    PolicyGate(Policy.model_validate(lines), Ledger(tmp_path / "ledger.jsonl"), clock, approve).admit(more)
+
+
+def test_every_kind_of_fingerprint_has_words_and_is_answered_unless_it_sends_rows() -> None:
+    assert set(_SAYS) == set(KINDS)
+    assert set(KINDS) - set(Policy().fingerprints) == {"collaboration"}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["fl_hc.epochs", "fedclust.warm_up", "fedcm.warm_up", "flexcfl.steps", "fedccfa.balanced_epochs",
+     "fedccfa.head_epochs", "pfedme.steps"],
+)  # fmt: skip
+def test_a_method_cannot_keep_a_site_busy_for_ever(setting: str) -> None:
+    with pytest.raises(SettingsError, match="≤ 10"):
+        parse({setting: 10**9})
 
 
 def test_what_is_declined_in_any_case_is_not_waited_for(tmp_path: Path) -> None:

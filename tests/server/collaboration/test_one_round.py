@@ -471,10 +471,22 @@ def test_limits_in_the_start_file_hold_for_an_export(tmp_path: Path, capsys: pyt
     config, site = as_toml(tmp_path, wine_settings(tmp_path, sites=WINES)), tmp_path / "site-0" / "site.toml"
     plain = site.read_text()
     (tmp_path / "site-0" / "other.toml").write_text("label = 'y'\nclasses = ['a', 'b']\ncolumns = [{name = 'u'}]\n")
-    for line in ("least_aggregate = 3", "least_noise = 0.1", 'agreed_schema = "other.toml"'):
+    for line in ("least_aggregate = 3", "least_noise = 0.1", 'agreed_schema = "other.toml"',
+                 "train_samples = 1000", 'classes = ["x", "y"]'):  # fmt: skip
         site.write_text(f"{plain}[policy]\n{line}\n")
         assert main(["collab", "export", str(site), str(config), "--dry-run"]) == 2
         assert line.split()[0] in capsys.readouterr().err
+
+
+def test_nothing_is_exported_behind_a_ledger_that_was_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_own(tmp_path)
+    config, site = as_toml(tmp_path, wine_settings(tmp_path, sites=WINES)), tmp_path / "site-0" / "site.toml"
+    (site.parent / "ledger.jsonl").write_text('{"after": "x"}\n')
+    assert main(["collab", "export", str(site), str(config), "--out", str(tmp_path / "a.bundle")]) == 2
+    assert "somebody changed the site's ledger" in capsys.readouterr().err
+    assert not (tmp_path / "a.bundle").exists()
 
 
 # --- by files --------------------------------------------------------------------------------------------------
