@@ -441,5 +441,5 @@ def test_what_sites_may_weigh_is_looked_up_once_a_round_and_only_under_a_cap(
     run(small_config(method="fedavg", rounds=2))
     free = len(looked)
     run(small_config(method="fedavg", rounds=2, aggregate__cap=2.0))
-    # Both: once a round for the capacity. Without a cap once more, before training, for a site that outweighs the others.
+    # Once a round for the capacity. Without a cap once more, before training: does one site outweigh the others?
     assert (free, len(looked) - free) == (1 + 2, 2 + 2)
