@@ -24,7 +24,7 @@ class Policy(Section):
     networks: Names = Field((ANY,), description="networks it trains (train.model); any: all that it has")
     encoders: Names = Field(
         ("efficientnet_lite0", "timm:*", "random:*", "columns"),
-        description="encoders of fingerprints, heads, rehearsals (encoder.name); pixels, the image itself, only by name",
+        description="encoders of fingerprints, heads, rehearsals (encoder.name); pixels, the image itself: by name",
     )
     tests: bool = Field(
         True, description="send confusion matrix, loss and histograms of scores of the test split; false: never"
