@@ -18,7 +18,7 @@ from common.subspace import Subspace
 from server.methods import get_method
 
 _EMBEDDED = {Signature.kind, MeanFeature.kind, Subspace.kind}
-_SITE = Identity("000", None, (0, 1), None)
+_SITE = Identity("000", None, (0, 1), None, in_engine=True)
 # Rows embedded before their place in memory is used again.
 _PART = 4096
 

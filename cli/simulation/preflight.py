@@ -19,7 +19,7 @@ def prepare(config: Config) -> Config:
     if not data.classes:
         config = config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})
     # Whatever is wrong with the data or the drift scenario is said now, once, not by every site in turn.
-    somebody = Identity("000", None, (0, config.sites), None)
+    somebody = Identity("000", None, (0, config.sites), None, in_engine=True)
     load_site(somebody, config.for_site(), rounds=config.rounds)
     if ":" in config.train.model:
         # So is what is wrong with a network that is not ours.

@@ -90,7 +90,7 @@ def test_the_split_and_the_rule_are_those_of_a_real_run(
     monkeypatch.setattr(site_check, "load_encoder", lambda *_: (_ for _ in ()).throw(site_check.EncoderError("later")))
     monkeypatch.setattr(site_check, "measure_epoch", lambda *_: site_check.Epoch(1.0, 24))
     greedy = CONFIG.replace("[encoder]", "test_fraction = 0.5\n[encoder]")
-    (tmp_path / "run.toml").write_text(f'method = "fedavg"\n{greedy}rule = "fedprox"\n')
+    (tmp_path / "run.toml").write_text(f'{greedy}rule = "fedprox"\n')
     site.write_text(site.read_text() + '\n[policy]\nmethods = ["fedprox"]\n')
     check(site, tmp_path / "run.toml")
     text = capsys.readouterr().out
