@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,6 @@ class ClippedAverage:
     bounds
         b for each of `PARTS`; a part that is missing has no bound yet.
     """
-
-    screens: ClassVar[bool] = True
 
     def __init__(self, reference: Arrays, capacity: int, bounds: Mapping[str, float]) -> None:
         self._reference = reference

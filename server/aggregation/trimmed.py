@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 from contextlib import suppress
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,6 @@ class TrimmedMean:
     trim
         Share of the updates that is left out at either end; 1/2 is the median. Of two updates none can be left out.
     """
-
-    screens: ClassVar[bool] = True
 
     def __init__(self, reference: Arrays, trim: float) -> None:
         if not 0 <= trim <= 0.5:

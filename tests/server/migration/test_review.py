@@ -290,7 +290,7 @@ def test_the_ledger_is_in_every_file_and_printed(
     for move, event in zip(summary["moves"], moved, strict=True):
         assert list(move) == [
             "round", "site", "from", "to", "founded", "cosine", "cosines", "norm", "peer_norm", "usual_norm",
-            "changed", "distances",
+            "distances", "changed",
         ]  # fmt: skip
         assert (move["round"], move["from"], move["to"]) == (event.round_number, event.origin, event.target)
         assert move["cosine"] == event.evidence.cosine
