@@ -83,7 +83,8 @@ class Request:
 
         `declared` is what must come beside the model; None: what the method declares for training may come.
         """
-        network, known = _known(self.settings, self.task.rule, network_of(self.settings, self.identity))
+        own_network = network_of(self.settings, self.identity)
+        network, known = _known(self.settings, self.method.agreement.shared, self.task.rule, own_network)
         travelling = known.tensors
         if self.task.weights and self.task.weights != frozen_digest(network):
             raise NetworkError(
@@ -202,8 +203,8 @@ def own_encoder(settings: EncoderSettings, identity: Identity) -> EncoderSetting
 
 
 @lru_cache(maxsize=4)
-def _known(settings: SiteSettings, rule: str, network: nn.Module) -> tuple[nn.Module, Network]:
-    """The network of a run, and what of it travels under a rule."""
+def _known(settings: SiteSettings, shared: object, rule: str, network: nn.Module) -> tuple[nn.Module, Network]:
+    """The network of a run, and what of it travels under a rule, which says so by `shared`."""
     state = get_state(network)
     travelling = site_method(rule).agreement.travelling(state, settings)
     own = {name: array for name, array in state.items() if name not in travelling}

@@ -20,7 +20,8 @@ from client.identity import Identity
 from client.methods import site_method
 from client.onnx_export import onnx_input
 from client.prediction import Prediction, open_model, predict
-from client.request import Request, data_of, tested
+from client.request import Request, data_of
+from client.request import tested as on_test_split
 from client.training import features
 from common import wire
 from common.config import Config, EncoderSettings, SettingsError, parse
@@ -166,7 +167,7 @@ def test_what_a_site_holds_is_tested_with_the_centre_it_was_trained_under(
 
     def spy(model: torch.nn.Module, site: SiteData) -> EvaluationStatistics:
         seen.append({name: array.copy() for name, array in get_state(model).items()})
-        return tested(model, site)
+        return on_test_split(model, site)
 
     monkeypatch.setattr("client.answers.round.tested", spy)
     content = train_round(request)

@@ -299,7 +299,7 @@ def test_every_site_that_moved_or_was_cleared_has_its_entry() -> None:
     assert evidence_entry(found[0].evidence) == {"reason": "their updates disagree"}
     expected = {
         "cosine": -0.5, "cosines": {"1": None}, "norm": 2.0, "peer_norm": None, "usual_norm": 1.0,
-        "distances": {"0": 0.5},
+        "distances": {"0": 0.5}, "changed": None,
     }  # fmt: skip
     assert evidence_entry(found[2].evidence) == expected
     assert evidence_entry(replace(figures, reason="both")) == expected | {"reason": "both"}

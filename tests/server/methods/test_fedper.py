@@ -9,7 +9,6 @@ import pytest
 from flwr.app import Message
 
 from client.prediction import open_model
-from client.request import _known
 from common import wire
 from common.config import SettingsError
 from common.extras import Network
@@ -85,10 +84,7 @@ def test_all_personal_is_local_and_none_is_fedavg(
     monkeypatch.setitem(
         agreement_on("fedper").__dict__, "shared", lambda state, _: set(state) if shared == "all" else set()
     )
-    # A process knows what travels under a rule: of others that never changes.
-    _known.cache_clear()
     ours, theirs = run(small_config(method="fedper"))[0], run(small_config(method=same_as))[0]
-    _known.cache_clear()
     assert not ours.of(SiteLeftOut)
     assert figures(ours) == figures(theirs)
 

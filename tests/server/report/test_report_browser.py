@@ -55,7 +55,13 @@ def test_pages_open_from_disk_without_error_or_request(plot: Plot, browser: Brow
     assert count > 0
     assert browser.driver.execute_script("return document.querySelectorAll('.plot.failed').length") == 0
     titles = [one.text for one in browser.driver.find_elements("css selector", "h2")]
-    wanted = ["What came out", "Groups", *(["Training", "Moves"] if plot.rounds else []), "Costs", "Incidents"]
+    wanted = [
+        "What came out",
+        "Groups",
+        *(["Training", "Classes", "Moves"] if plot.rounds else []),
+        "Costs",
+        "Incidents",
+    ]
     assert titles == [*wanted, "Settings"]
 
 
@@ -166,7 +172,8 @@ def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:
 def test_tables_sort_by_keyboard(browser: Browser, tmp_path: Path) -> None:
     browser.use(DESKTOP)
     browser.open(page_of(tmp_path, Plot()))
-    column = "[...document.querySelectorAll('#groups-section tbody tr')].map(r => Number(r.children[2].dataset.value))"
+    first = "document.querySelector('#groups-section table')"
+    column = f"[...{first}.querySelectorAll('tbody tr')].map(r => Number(r.children[2].dataset.value))"
     button = browser.driver.find_elements("css selector", "#groups-section th button")[2]
     for sign, name in ((1, "ascending"), (-1, "descending")):
         button.send_keys("\ue007")
