@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-
 _PATIENCE = 5.0  # seconds for it to end, if no run is under way
 
 
