@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from client.app import app
+from client.data import load_site
+from client.identity import identify
+from client.methods.rehearsal import Folded
 from common import wire
 from common.config import parse
 from common.extras import Network
@@ -18,6 +22,7 @@ from common.methods.rehearsal import AGREEMENT, HEAD, PARTS, RULE, STEP, TRAIN
 from common.randomness import generator
 from server.flower.messages import set_message_id
 from tests.support.loopback import set_task_identity
+from tests.support.policies import lenient
 
 COLUMNS, CLASSES, RATE, BATCH = 6, 3, 0.01, 16
 # Of the third class there are too few to be described.
@@ -126,3 +131,26 @@ def test_heads_and_steps_that_no_rehearsal_has_are_refused(
     assert set(content) == {"refusal"}
     with pytest.raises(wire.WireError, match=reason):
         wire.unpack_kept(content, limit_mb=10)
+
+
+def test_the_lots_follow_from_what_only_the_site_has(tmp_path: Path) -> None:
+    """Same name, same counts, same settings, one number in the table changed: other parts, whatever the run's seed."""
+
+    def parts(secret: int | None, seed: int = 0) -> list[int]:
+        visit = SimpleNamespace(settings=SimpleNamespace(seed=seed), site=SimpleNamespace(secret=secret, name="clinic"))
+        rows = np.random.default_rng(1).normal(size=(40, 4)).astype(np.float32)
+        folded = Folded(rows, np.arange(40) % 2, 2, visit)  # type: ignore[arg-type]
+        return folded._part.tolist()
+
+    secrets = []
+    for number, changed in enumerate(("0.1", "0.2")):
+        table = tmp_path / f"{number}.csv"
+        table.write_text("c0,sort\n" + "".join(f"0.5,{sort}\n" for sort in "ab" * 10) + f"{changed},a\n")
+        schema = '{"label": "sort", "classes": ["a", "b"], "columns": [{"name": "c0", "minimum": 0, "maximum": 1}]}'
+        settings = parse({"data.source": "table", "data.table": schema, "train.model": "mlp"}).for_site()
+        own = {"site": "clinic", "data-path": str(table), "cache": str(tmp_path), "policy": lenient()}
+        secrets.append(load_site(identify(own, 7), settings).secret)
+    assert None not in secrets
+    assert secrets[0] != secrets[1]
+    assert parts(secrets[0]) != parts(secrets[1])
+    assert parts(secrets[0], seed=5) == parts(secrets[0])
