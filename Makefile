@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup generated demo check test lint bench clean
+.PHONY: help setup generated demo check test lint site bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -34,9 +34,12 @@ lint: setup  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+site: setup  ## the documentation as pages with search, site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: setup  ## the benchmarks behind the figures in docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove .venv and what tests left behind; runs/ stays
-	rm -rf .venv build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv build site *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

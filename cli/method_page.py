@@ -6,6 +6,7 @@ import numpy as np
 
 from cli.toml_text import toml_value
 from common.collaboration import Collaboration
+from common.config import fields
 from common.fingerprint import Fingerprint
 from common.head_change import HeadChange
 from common.head_path import HeadPath
@@ -35,6 +36,26 @@ def as_markdown() -> str:
         cells = (f"`{method.name}`", method.family, method.summary, _sent(method), settings, method.paper or "–")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def as_page(method: Method) -> str:
+    """Write the method's own page of the documentation's site."""
+    described = {key: field.description for key, field in fields()}
+    needed = " --set cluster.k=3" if method.needs_k else ""
+    if method.family == "one round":
+        needed = " --set data.input=embedding"
+    lines = [
+        f"# {method.title}\n\n{method.summary[0].upper()}{method.summary[1:]}.\n",
+        f"```\ncoterie simulate configs/digits.toml --set method={method.name}{needed}\n```\n",
+        f"- Family: {method.family} ([all methods](../methods.md))",
+        f"- A site sends before training: {_sent(method)}",
+        f"- Paper: {method.paper or 'none; what the others are compared with'}",
+    ]
+    fixed = [f"| `{key}` | fixed: `{toml_value(value)}` |" for key, value in method.settings.items() if value != ""]
+    used = [f"| `{key}` | {described[key]} |" for key in method.settings_used if key not in method.settings]
+    if fixed or used:
+        lines += ["\n## Settings of its own\n", "| setting | meaning |", "|---|---|", *fixed, *used]
+    return "\n".join(lines) + "\n"
 
 
 def _sent(method: Method) -> str:

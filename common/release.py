@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 APP = "coterie/coterie"  # publisher and name, as Flower calls an app
-VERSION = "0.1.0"
+VERSION = "0.2.0"
