@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         writer.writerow([what, "class", "probability", *(f"p({name})" for name in card.classes)])
     classified = 0
     console = Console(stderr=True)
-    for prefix, samples in _opened(card, options.samples):
+    for prefix, samples in opened(card, options.samples):
         outcomes = predict(model, card, samples)
         shown = track(
             outcomes, "classifying", len(samples), console=console, transient=True, disable=not console.is_terminal
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if classified else 1
 
 
-def _opened(card: ModelCard, paths: list[Path]) -> list[tuple[str, ImageSamples | TableSamples]]:
+def opened(card: ModelCard, paths: list[Path]) -> list[tuple[str, ImageSamples | TableSamples]]:
     """The samples to classify, and what stands in front of their names; what is wrong with them is told."""
     found: list[tuple[str, ImageSamples | TableSamples]] = list(_sources(card, paths))
     if not any(len(samples) for _, samples in found):
