@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from cli.arguments import Subparsers
+from cli.pdf import print_pdf
 from common.config import SettingsError
 from common.readable import megabytes
 
@@ -21,6 +22,7 @@ def register(jobs: Subparsers) -> None:
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory, finished or still growing")
     parser.add_argument("--out", type=Path, help="file to write; default report.html in the first RUN")
+    parser.add_argument("--pdf", action="store_true", help="print it as a PDF, too (needs Chromium)")
     parser.set_defaults(run=run)
 
 
@@ -36,4 +38,8 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise SettingsError(f"cannot write {out}: {error.strerror}; name another file with --out") from None
     print(f"{out.absolute()} ({megabytes(len(text.encode()))})")
+    if options.pdf:
+        printed = out.with_suffix(".pdf")
+        print_pdf(out, printed)
+        print(f"{printed.absolute()} ({megabytes(printed.stat().st_size)})")
     return 0

@@ -31,7 +31,12 @@ from server.history.events import (
 
 # Models, distance and confusion matrices have files of their own: they are not written, and so they are when they are
 # read.
-_ELSEWHERE: dict[str, Callable[[], Any]] = {"models": dict, "confusions": dict, "distance": lambda: None}
+_ELSEWHERE: dict[str, Callable[[], Any]] = {
+    "models": dict,
+    "confusions": dict,
+    "scores": dict,
+    "distance": lambda: None,
+}
 # Stages of a round that come after its checkpoint.
 _AFTER = ("evaluate", "personalise", "keep")
 # JSON has neither; NaN is null.

@@ -256,7 +256,8 @@ class RoundFinished:
     The training of the next round may have begun by then. `shared`: of the models that sites share, where each is
     tested with one of its own. `held`: of what each site held right after its last training, if that was asked for.
     `confusions` holds for each site the cells of its confusion
-    matrix that are not empty, int64[m, 3]: true class, predicted class, samples.
+    matrix that are not empty, int64[m, 3]: true class, predicted class, samples. `scores` holds for each group the
+    histograms of its scores, int64[2, C, BINS], as `EvaluationStatistics` has them.
     """
 
     round_number: int
@@ -271,6 +272,7 @@ class RoundFinished:
     shared: Beside | None = None
     held: Beside | None = None
     confusions: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    scores: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

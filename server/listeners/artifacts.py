@@ -1,4 +1,4 @@
-"""`run.json`, `clusters.json`, `distances.npy`, `confusions.json` and the groups' models."""
+"""`run.json`, `clusters.json`, `distances.npy`, `confusions.json`, `scores.json` and the groups' models."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ class Artifacts:
                 # Where each site is tested with a model of its own, the figures are not those of the groups' models.
                 self._tested = (event.round_number, event.groups if event.shared is None else {})
                 self._write_confusions(event)
+                self._write_scores(event)
             case RoundTrained(labels=labels):
                 self._models, self._round = event.models, event.round_number
                 if labels != self._labels:
@@ -157,6 +158,18 @@ class Artifacts:
         sites = {name: cells.tolist() for name, cells in event.confusions.items()}
         text = json.dumps({"round": event.round_number, "sites": sites}, separators=(",", ":"))
         run_directory.write_text(self._directory / run_directory.CONFUSIONS, text + "\n")
+
+    def _write_scores(self, event: RoundFinished) -> None:
+        """Write how sure the groups' models were, as often as who was taken for what: the bins that are not empty."""
+        groups = {
+            group: [
+                [label, place, *counts[:, label, place].tolist()]
+                for label, place in np.argwhere(counts.any(axis=0)).tolist()
+            ]
+            for group, counts in event.scores.items()
+        }
+        text = json.dumps({"round": event.round_number, "groups": groups}, separators=(",", ":"))
+        run_directory.write_text(self._directory / run_directory.SCORES, text + "\n")
 
     def _write_clusters(self) -> None:
         sites = {

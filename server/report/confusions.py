@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +10,9 @@ from numpy.typing import NDArray
 
 from common.intervals import wilson
 from server.history import run_directory
+from server.report.counts_file import UnusableCounts, read_counts, whole_numbers
 
 Confusion = NDArray[np.int64]
-
-_MOST_SAMPLES = 2**40
-_LARGEST_FILE = 200_000_000  # bytes
-
-
-class UnusableConfusions(ValueError):
-    """A file that cannot be what a run wrote; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -44,32 +37,15 @@ class Recall:
 
 def read_confusions(directory: Path, round_number: int, classes: int) -> dict[str, Confusion]:
     """Each site's matrix int64[C, C], by true (row) and predicted class; nothing where the file is of another round."""
-    path = directory / run_directory.CONFUSIONS
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UnusableConfusions("it is too large")
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnusableConfusions(str(error)) from None
-    if not isinstance(found, dict) or not isinstance(sites := found.get("sites"), dict):
-        raise UnusableConfusions("it holds no sites")
-    if found.get("round") != round_number:
-        return {}
-    return {str(name): _matrix(cells, classes) for name, cells in sites.items()}
+    sites = read_counts(directory / run_directory.CONFUSIONS, "sites", round_number)
+    return {name: _matrix(cells, classes) for name, cells in sites.items()}
 
 
 def _matrix(cells: object, classes: int) -> Confusion:
     matrix = np.zeros((classes, classes), np.int64)
-    if not isinstance(cells, list):
-        raise UnusableConfusions("a site has no list of cells")
-    for cell in cells:
-        if not isinstance(cell, list) or len(cell) != 3 or any(type(number) is not int for number in cell):
-            raise UnusableConfusions("a cell is not three whole numbers")
-        truth, predicted, count = cell
-        if not (0 <= truth < classes and 0 <= predicted < classes and 0 < count <= _MOST_SAMPLES):
-            raise UnusableConfusions(f"a cell is not of {classes} classes")
+    for truth, predicted, count in whole_numbers(cells, 3):
+        if truth >= classes or predicted >= classes or not count:
+            raise UnusableCounts(f"a cell is not of {classes} classes")
         matrix[truth, predicted] += count
     return matrix
 

@@ -48,7 +48,9 @@ from server.history.events import (
 )
 from server.history.ledger import Ruling, rulings
 from server.methods import METHODS, Method
-from server.report.confusions import Confusion, UnusableConfusions, read_confusions
+from server.report.confusions import Confusion, read_confusions
+from server.report.counts_file import UnusableCounts
+from server.report.scores import read_scores
 
 Name = TypeVar("Name")
 
@@ -112,6 +114,7 @@ class RunRecord:
     seconds: dict[str, float] = field(default_factory=dict)  # by stage
     kept: set[str] = field(default_factory=set)  # sites that have their final model on their own disk
     confusions: dict[str, Confusion] = field(default_factory=dict)  # by site, of the last round that was tested
+    scores: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # histograms by group, of the same round
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -231,7 +234,7 @@ def read_run(directory: Path) -> RunRecord:
     if not log.entries:
         record.notes.append("Nothing has happened yet in this run.")
     _read_distances(record, directory)
-    _read_confusions(record, directory)
+    _read_counts(record, directory)
     return record
 
 
@@ -348,10 +351,14 @@ def _read_distances(record: RunRecord, directory: Path) -> None:
         record.distance = matrix
 
 
-def _read_confusions(record: RunRecord, directory: Path) -> None:
+def _read_counts(record: RunRecord, directory: Path) -> None:
     if record.last is None:
         return
+    number, classes = record.last.round_number, len(record.classes)
+    name = run_directory.CONFUSIONS
     try:
-        record.confusions = read_confusions(directory, record.last.round_number, len(record.classes))
-    except UnusableConfusions as error:
-        record.notes.append(f"{run_directory.CONFUSIONS} cannot be used: {error}.")
+        record.confusions = read_confusions(directory, number, classes)
+        name = run_directory.SCORES
+        record.scores = read_scores(directory, number, classes)
+    except UnusableCounts as error:
+        record.notes.append(f"{name} cannot be used: {error}.")

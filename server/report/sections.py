@@ -11,6 +11,7 @@ import numpy as np
 from common.config import flatten
 from common.readable import megabytes, percent
 from server.history.events import SitesPersonalised
+from server.report.calibration_section import calibration_section
 from server.report.class_section import class_section
 from server.report.comparison_section import comparison_section
 from server.report.course_figures import STAGES, cost_figures, evidence_words, moves_figure
@@ -45,6 +46,8 @@ def sections(records: Sequence[RunRecord]) -> list[Section]:
         chosen.append(_training(record, looked, others))
         if record.confusions:
             chosen.append(class_section(record))
+        if record.scores:
+            chosen.append(calibration_section(record))
         chosen.append(_moves(record))
     chosen += [_costs(record), _incidents(record), _settings(record)]
     return chosen

@@ -76,6 +76,7 @@ class RoundResult:
             shared=_beside(self._shared),
             held=_beside(self.held),
             confusions={name: self._confusions[name] for name in sorted(self._confusions)},
+            scores={group: statistics.histograms for group, statistics in groups.items()},
         )
 
     def state(self) -> dict[str, object]:
