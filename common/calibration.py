@@ -1,7 +1,7 @@
 """Whether a model's probabilities mean what they say, from the histograms that a test sends anyway.
 
 Every class is looked at by itself, against all others, as for the AUC. The probability of a bin is that of its middle:
-off by at most 0.013 with two classes and 0.03 with ten (a test compares).
+off by at most 0.013 with two classes and 0.04 with ten (a test compares).
 """
 
 from __future__ import annotations

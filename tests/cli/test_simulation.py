@@ -89,7 +89,7 @@ def first(home: Path) -> Path:
 def test_a_run_directory_is_complete(first: Path) -> None:
     files = {path.name for path in first.iterdir()}
     assert files == {
-        "run.json", "events.jsonl", "clusters.json", "confusions.json", "distances.npy", "metrics.csv", "models",
+        "run.json", "events.jsonl", "clusters.json", "confusions.json", "scores.json", "distances.npy", "metrics.csv", "models",
         "summary.json", "checkpoint", "report.html",
     }  # fmt: skip
     value = summary(first)

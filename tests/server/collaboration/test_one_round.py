@@ -133,6 +133,7 @@ def test_the_run_directory_is_complete_and_holds_no_rows(tmp_path: Path) -> None
         "events.jsonl",
         "clusters.json",
         "confusions.json",
+        "scores.json",
         "distances.npy",
         "metrics.csv",
         "models",

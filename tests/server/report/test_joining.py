@@ -146,11 +146,11 @@ def test_the_page_has_every_group_and_class_that_was_tested(tmp_path: Path) -> N
     [
         ("{", "cannot be used"),
         ("[]", "holds no sites"),
-        ('{"round": 2, "sites": {"000": [[0, 0]]}}', "three whole numbers"),
-        ('{"round": 2, "sites": {"000": [[0, 0, 1.5]]}}', "three whole numbers"),
-        ('{"round": 2, "sites": {"000": 7}}', "no list of cells"),
+        ('{"round": 2, "sites": {"000": [[0, 0]]}}', "3 whole numbers"),
+        ('{"round": 2, "sites": {"000": [[0, 0, 1.5]]}}', "3 whole numbers"),
+        ('{"round": 2, "sites": {"000": 7}}', "no list of counts"),
         (json.dumps({"round": 2, "sites": {"000": [[0, CLASSES, 1]]}}), "not of 10 classes"),
-        ('{"round": 2, "sites": {"000": [[0, 0, -1]]}}', "not of 10 classes"),
+        ('{"round": 2, "sites": {"000": [[0, 0, -1]]}}', "negative or too large"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_rest_is_shown(content: str, words: str, tmp_path: Path) -> None:
@@ -160,6 +160,26 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(content: str, words: str,
     assert any("confusions.json" in note and words in note for note in record.notes)
     assert record.confusions == {}
     assert "Classes" not in words_of(page([record]))
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ({"x": []}, "no number"),
+        ({"0": [[0, 256, 1, 0]]}, "not of 10 classes"),
+        ({"0": [[CLASSES, 0, 1, 0]]}, "not of 10 classes"),
+        ({"0": [[0, 0, 1]]}, "4 whole numbers"),
+        ({"0": [[0, 0, 2**60, 0]]}, "too large"),
+    ],
+)
+def test_damaged_scores_leave_out_the_probabilities_alone(
+    groups: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    directory = write_run(tmp_path / "run", Plot(sites=4, kinds=2, rounds=2))
+    (directory / "scores.json").write_text(json.dumps({"round": 2, "groups": groups}))
+    record = read_run(directory)
+    assert any("scores.json" in note and words in note for note in record.notes)
+    assert "Probabilities" not in words_of(page([record]))
 
 
 def test_counts_of_another_round_and_runs_without_are_passed_over(tmp_path: Path) -> None:
