@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -24,7 +25,7 @@ from common.metrics import Metrics
 from server.app import conduct
 from server.history.events import Event, RoundFinished, SitesPersonalised
 
-CONFIG = "configs/demo.toml"
+CONFIG = Path("configs/demo.toml")
 WORLDS: dict[str, dict[str, object]] = {
     "Dirichlet 0.1": {"partition.alpha": 0.1},
     "Dirichlet 0.5": {"partition.alpha": 0.5},
