@@ -58,7 +58,8 @@ class Run:
         """`metrics.csv`: a row for each round, and in it for all sites, for each group and for each site."""
         from server.history.run_directory import METRICS
 
-        return _pandas().read_csv(self.directory / METRICS, dtype={"name": "string", "group": "Int64"})
+        frame: pd.DataFrame = _pandas().read_csv(self.directory / METRICS, dtype={"name": "string", "group": "Int64"})
+        return frame
 
     @cached_property
     def sites(self) -> pd.DataFrame:
@@ -75,13 +76,16 @@ class Run:
             }
             for name, card in sorted(record.cards.items())
         ]
-        return _pandas().DataFrame(rows, columns=["site", "group", "train_samples", "test_samples", *_FIGURES])
+        return _frame(rows, ["site", "group", "train_samples", "test_samples", *_FIGURES])
 
     @cached_property
     def moves(self) -> pd.DataFrame:
         """A row for each site that was examined: round, where it was, where it went, and the evidence."""
         rows = [asdict(ruling) for ruling in self.record.rulings]
-        return _pandas().json_normalize(rows) if rows else _pandas().DataFrame()
+        if not rows:
+            return _frame([])
+        frame: pd.DataFrame = _pandas().json_normalize(rows)
+        return frame
 
     @property
     def models(self) -> list[Path]:
@@ -118,7 +122,7 @@ class Comparison:
             | (dict(zip(names, figures_of(run.record.last), strict=True)) if run.record.last else {})
             for run in self.runs
         ]
-        return _pandas().DataFrame(rows)
+        return _frame(rows)
 
     @cached_property
     def page(self) -> str:
@@ -190,7 +194,7 @@ def predict(model: str | Path, samples: str | Path | Sequence[str | Path], *, sh
 
     Samples that cannot be read have no class, and a reason.
     """
-    from cli.commands.predict import opened
+    from cli.to_classify import opened
     from client.data.samples import Fault
     from client.prediction import open_model
     from client.prediction import predict as outcomes
@@ -206,7 +210,7 @@ def predict(model: str | Path, samples: str | Path | Sequence[str | Path], *, sh
             chances = dict(zip(card.classes, outcome.probabilities.tolist(), strict=True))
             named = card.classes[outcome.label]
             rows.append({"sample": prefix + outcome.name, "class": named, "probability": chances[named], **chances})
-    return _pandas().DataFrame(rows)
+    return _frame(rows)
 
 
 _FIGURES = ("accuracy", "macro_f1", "auc", "loss")
@@ -221,6 +225,11 @@ def _settings(config: str | Path | Config, changes: Mapping[str, FlatValue] | No
 def _framed(page: str) -> str:
     """A page inside another, which its scripts and styles do not touch."""
     return f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:{_HEIGHT}px;border:0"></iframe>'
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    frame: pd.DataFrame = _pandas().DataFrame(rows, columns=columns)
+    return frame
 
 
 def _pandas() -> Any:

@@ -32,8 +32,8 @@ def print_pdf(page: Path, out: Path) -> None:
         except subprocess.TimeoutExpired:
             raise SettingsError(f"{browser} did not print {page} within {_PATIENCE:.0f} s") from None
     if ended.returncode or not out.is_file():
-        said = ended.stderr.strip().splitlines()
-        raise SettingsError(f"{browser} could not print {page}: {said[-1] if said else f'exit code {ended.returncode}'}")
+        said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+        raise SettingsError(f"{browser} could not print {page}: {said[-1]}")
 
 
 def _sandbox() -> list[str]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.arguments import Subparsers, add_network_options
-from common.config import SettingsError
 
 if TYPE_CHECKING:
-    from client.data.samples import ImageSamples, TableSamples
-    from common.kept_model import ModelCard
+    pass
 
 
 def register(jobs: Subparsers) -> None:
@@ -56,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import track
 
+    from cli.to_classify import opened
     from client.data.samples import Fault
     from client.prediction import open_model, predict
 
@@ -83,29 +81,3 @@ def run(options: argparse.Namespace) -> int:
             else:
                 print(f"{sample}\t{name}\t{max(chances):.3f}")
     return 0 if classified else 1
-
-
-def opened(card: ModelCard, paths: list[Path]) -> list[tuple[str, ImageSamples | TableSamples]]:
-    """The samples to classify, and what stands in front of their names; what is wrong with them is told."""
-    found: list[tuple[str, ImageSamples | TableSamples]] = list(_sources(card, paths))
-    if not any(len(samples) for _, samples in found):
-        what = "image" if card.table is None else "row"
-        raise SettingsError(f"no {what} in {', '.join(map(str, paths))}")
-    return found
-
-
-def _sources(card: ModelCard, paths: list[Path]) -> Iterator[tuple[str, ImageSamples | TableSamples]]:
-    from client.data.files import read_images
-    from client.data.tables import read_rows
-
-    if card.table is None:
-        images = read_images(paths)
-        for fault in images.faults:
-            print(f"skipped {fault.name}: {fault.reason}", file=sys.stderr)
-        yield "", images
-        return
-    for path in paths:
-        rows = read_rows(path, card.table)
-        for fault in rows.faults:
-            print(f"{path}: {fault.name}: {fault.reason}", file=sys.stderr)
-        yield f"{path}: ", rows
