@@ -61,7 +61,8 @@ def asked_in(grid: LoopbackGrid, round_number: int) -> list[tuple[int, str, int]
 def figures(event: RoundFinished) -> dict[str, object]:
     """All that is told of a round, but the models."""
     counts = {site: cells.tolist() for site, cells in event.confusions.items()}
-    return {**vars(event), "models": None, "confusions": counts}
+    scores = {group: histograms.tolist() for group, histograms in event.scores.items()}
+    return {**vars(event), "models": None, "confusions": counts, "scores": scores}
 
 
 def same_models(one: RoundFinished, other: RoundFinished) -> bool:
