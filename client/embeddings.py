@@ -18,7 +18,7 @@ from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
 
 from client.data.alterations import AlteredSamples
-from client.data.lock import exclusive
+from common.lock import exclusive
 from client.encoder import Encoder
 
 _FORMAT = 1

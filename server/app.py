@@ -37,8 +37,8 @@ def main(grid: Grid, context: Context) -> None:
     logger.addHandler(logging.StreamHandler())
     config = settle(parse(context.run_config))
     require_trackers(config.track)
-    directory = run_directory.open_run(config)
-    conduct(grid, config, run_listeners(directory, config.track), directory=directory)
+    with run_directory.own_run(config) as directory:
+        conduct(grid, config, run_listeners(directory, config.track), directory=directory)
 
 
 def conduct(

@@ -16,9 +16,10 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from cli.arguments import Subparsers
-from cli.suites.running import Progress, SuiteRunner, alone, check_cells
+from cli.suites.running import Progress, SuiteRunner, check_cells
 from cli.suites.suite import Cell, cells, read_suite
 from common.config import parse_override
+from common.lock import alone
 from common.readable import duration
 
 _SIGN_OF_LIFE = 60.0  # seconds
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         # Also where the shell has Ctrl-C ignored, as in scripts, and for a polite kill.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
-        with alone(out) as lock, _Display(console, planned) as display:
+        with alone(out / ".lock", str(out)) as lock, _Display(console, planned) as display:
             try:
                 failed = SuiteRunner(jobs, lock, display.say, display.show).run(planned)
                 code = 1 if failed else 0

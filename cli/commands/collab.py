@@ -122,14 +122,14 @@ def solve_all(options: argparse.Namespace) -> int:
     config = config.model_copy(update={"out": str(options.out.absolute()), "rounds": 1, "sites": len(options.bundles)})
     from server.collaboration.by_post import solve_bundles
     from server.history.events import Audience
-    from server.history.run_directory import open_run
+    from server.history.run_directory import own_run
     from server.listeners import run_listeners
     from server.methods import get_method
 
     verify = _verifier(options.keys) if options.keys else None
-    directory = open_run(config)
-    audience = Audience(run_listeners(directory))
-    written = solve_bundles(config, get_method(config.method), options.bundles, directory, audience, verify)
+    with own_run(config) as directory:
+        audience = Audience(run_listeners(directory))
+        written = solve_bundles(config, get_method(config.method), options.bundles, directory, audience, verify)
     print(f"{len(written)} answers in {written[0].parent}: bring each to its site")
     return 0
 

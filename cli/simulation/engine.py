@@ -33,7 +33,7 @@ from common.config import Config, SettingsError
 from common.encoders import HEADS
 from server.app import conduct
 from server.history.events import Event, Listener, RunEnded
-from server.history.run_directory import open_run
+from server.history.run_directory import own_run
 from server.listeners import run_listeners
 
 _PATIENCE = 60.0  # seconds for the listeners to finish their files after Ctrl-C
@@ -59,8 +59,12 @@ def simulate(config: Config, *, jobs: int = 0) -> str:
     `jobs` sites work at the same time in Flower's simulation engine (0: one per core, and for heads a single one); a
     single one needs no engine.
     """
+    with own_run(config) as directory:
+        return _simulate(config, directory, jobs)
+
+
+def _simulate(config: Config, directory: Path, jobs: int) -> str:
     outcome = _Outcome()
-    directory = open_run(config)
     listeners: list[Listener] = [*run_listeners(directory, config.track), outcome]
     stop = threading.Event()
     server_app = ServerApp()

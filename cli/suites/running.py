@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,7 @@ class SuiteRunner:
     jobs
         Runs at the same time.
     lock
-        From `alone`; runs hold it, too, so that a suite whose first process was killed is not begun twice.
+        Of the suite's folder; runs hold it, too, so that a suite whose first process was killed is not begun twice.
     say
         Is told in words of every run that ends.
     show
@@ -147,19 +146,6 @@ class SuiteRunner:
         with self._lock:
             self._idle.append(fork)
         return ended
-
-
-@contextlib.contextmanager
-def alone(out: Path) -> Iterator[int]:
-    """Yield a lock on a suite's folder, or say that somebody is at work there."""
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SettingsError(
-                f"runs are under way in {out}, perhaps left by a process that was killed: wait for them or end them"
-            ) from None
-        yield file.fileno()
 
 
 def _share_done(cell: Cell) -> float:

@@ -22,7 +22,7 @@ from safetensors.numpy import load, save
 
 from client.collaboration.anchors import agreement
 from client.collaboration.reduction import PrivateMap, fit_private_map
-from client.data.lock import exclusive
+from common.lock import exclusive
 from client.identity import Identity, cache_folder
 from common.config import SettingsError, SiteSettings
 from common.randomness import derive_seed, secret_generator

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.lock import exclusive
+from common.lock import exclusive
 from client.data.samples import ImageSamples, Undecodable
 from common.config import SettingsError
 

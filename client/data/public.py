@@ -10,7 +10,7 @@ import numpy as np
 
 from client.data.arrays import array_samples
 from client.data.files import class_index, read_folder
-from client.data.lock import exclusive
+from common.lock import exclusive
 from client.data.samples import TEST, TRAIN, ImageSamples
 from common.classes import KNOWN
 from common.config import SettingsError

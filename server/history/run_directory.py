@@ -6,11 +6,13 @@ import json
 import math
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from common.config import Config, SettingsError, flatten
+from common.lock import alone
 
 RUN = "run.json"
 EVENTS = "events.jsonl"
@@ -24,6 +26,7 @@ MODELS = "models"
 REPORT = "report.html"
 CHECKPOINTS = "checkpoint"
 MEMORY = "memory"
+LOCK = ".lock"
 
 # What has no bearing on the figures of a run and may be different when it goes on.
 _MAY_CHANGE = {
@@ -47,14 +50,28 @@ def stamped(name: str) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
 
 
+@contextmanager
+def own_run(config: Config) -> Iterator[Path]:
+    """Open the run directory as `open_run` does, and keep every other process from working there meanwhile."""
+    path = _made(config)
+    with alone(path / LOCK, f"out = {path}"):
+        # Only now: another process may have begun or finished the run a moment ago.
+        yield open_run(config.model_copy(update={"out": str(path)}))
+
+
 def open_run(config: Config) -> Path:
     """Make the run directory, or open the one that holds the run to be resumed."""
+    path = _made(config)
+    if (path / RUN).exists():
+        _check_resumable(path, config)
+    return path
+
+
+def _made(config: Config) -> Path:
     if config.resume == "auto" and not config.out:
         raise SettingsError("resume = 'auto' needs to know which run: set out to its directory")
     path = Path(config.out) if config.out else default_directory(config)
     path = path.expanduser().absolute()
-    if (path / RUN).exists():
-        _check_resumable(path, config)
     try:
         # For its owner alone: what sites said of themselves is in it.
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

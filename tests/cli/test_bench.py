@@ -20,10 +20,10 @@ from cli.suites import overview, tables
 from cli.suites.forking import Fork
 from cli.suites.report import write_results
 from cli.suites.results import Outcome, Row, Spread, best_round, read_outcome, rows
-from cli.suites.running import alone
 from cli.suites.suite import Cell, Suite, cells, read_suite
 from client.app import app
 from common.config import SettingsError
+from common.lock import alone
 from server.app import conduct, initial_state
 from server.listeners import run_listeners
 from server.listeners.table import COLUMNS
@@ -376,16 +376,16 @@ def test_one_process_stops_between_two_sites(small_config: MakeConfig, tmp_path:
 
 def test_nobody_works_on_a_suite_twice(tmp_path: Path) -> None:
     with (
-        alone(tmp_path) as lock,
-        pytest.raises(SettingsError, match="under way"),
-        alone(tmp_path),
+        alone(tmp_path / ".lock", "the suite") as lock,
+        pytest.raises(SettingsError, match="the suite is in use by process"),
+        alone(tmp_path / ".lock", "the suite"),
     ):
         assert lock < 0
 
 
 @pytest.mark.federation
 def test_a_process_that_forks_runs_outlives_them_and_names_their_ends(tmp_path: Path) -> None:
-    with alone(tmp_path) as lock:
+    with alone(tmp_path / ".lock", "the suite") as lock:
         fork = Fork(lock)
         pids: list[int] = []
         log = tmp_path / "words.log"

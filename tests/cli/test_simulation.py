@@ -90,7 +90,7 @@ def test_a_run_directory_is_complete(first: Path) -> None:
     files = {path.name for path in first.iterdir()}
     assert files == {
         "run.json", "events.jsonl", "clusters.json", "confusions.json", "scores.json", "distances.npy", "metrics.csv",
-        "models", "summary.json", "checkpoint", "report.html",
+        "models", "summary.json", "checkpoint", "report.html", ".lock",
     }  # fmt: skip
     value = summary(first)
     assert (value["method"], value["rounds"], value["outcome"]) == ("fmcl", 2, "finished")

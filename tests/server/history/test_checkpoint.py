@@ -12,20 +12,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Context, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from cli.simulation.engine import simulate
 from common import wire
-from common.config import Config, SettingsError
+from common.config import Config, SettingsError, flat_values
 from common.kept_model import load_model
 from common.tensors import write_tensors
+from server import app as server_app
 from server.app import conduct
 from server.history.checkpoint import Checkpoints, InvalidCheckpoint, read
 from server.history.event_log import read_events
 from server.history.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed, RunStarted, StageStarted
-from server.history.run_directory import Appended, open_run
+from server.history.run_directory import Appended, open_run, own_run
 from server.listeners import run_listeners
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record
@@ -262,6 +264,21 @@ def test_resuming_is_refused_where_it_would_mislead(quick: MakeConfig, tmp_path:
     carry_out(quick(method="fedavg", resume="auto", round__deadline=30.0))
     with pytest.raises(SettingsError, match="finished"):
         open_run(quick(method="fedavg", resume="auto"))
+
+
+def test_a_run_directory_has_one_process_at_work(quick: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        carry_out(quick(method="fedavg"), dies_in(3))
+    config = quick(method="fedavg", resume="auto")
+    told = (tmp_path / "run" / "events.jsonl").read_bytes()
+    with own_run(config):
+        # Both ways that a run can begin.
+        with pytest.raises(SettingsError, match=r"run is in use by process \d+ on this machine, since"):
+            simulate(config, jobs=1)
+        with pytest.raises(SettingsError, match="is in use by process"):
+            server_app.main(LoopbackGrid(config.sites), Context(1, 1, {}, RecordDict(), flat_values(config)))
+        assert (tmp_path / "run" / "events.jsonl").read_bytes() == told
+    assert simulate(config, jobs=1) == "finished"
 
 
 def test_a_run_that_cannot_go_on_leaves_its_directory_as_it_was(quick: MakeConfig, tmp_path: Path) -> None:
