@@ -18,8 +18,8 @@ from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
 
 from client.data.alterations import AlteredSamples
-from common.lock import exclusive
 from client.encoder import Encoder
+from common.lock import exclusive
 
 _FORMAT = 1
 _ITEM = np.dtype(np.float32).itemsize

@@ -16,8 +16,10 @@ from cli.deployment.address import CONTROL_PORT, FLEET_PORT, Address, parse_addr
 from cli.deployment.operator_secret import SECRET_OPTION, read_secret
 from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
+from common.clock import TOLERANCE, in_words
 from common.config import SettingsError
-from server.flower.log_lines import is_answered_poll, turned_away
+from common.readable import duration
+from server.flower.log_lines import foreign_clock, is_answered_poll, turned_away
 
 _WARN_DAYS = 30
 _KEYS_EVERY = 2.0  # seconds between two looks at the folder of public keys
@@ -112,18 +114,29 @@ class _Porter:
         if caller := turned_away(line):
             say(self._explain(caller.pem, known=caller.known))
             return False
+        if clock := foreign_clock(line):
+            name, shown = self._owner(clock.pem)
+            limit = "" if abs(clock.seconds) < TOLERANCE else f": it is not let in (at most {duration(TOLERANCE)})"
+            say(f"the clock of site {name or shown} is {in_words(clock.seconds)} this machine's{limit}")
+            return False
         # One line for every poll of every program would bury all others.
         return not is_answered_poll(line)
 
     def _explain(self, pem: str, *, known: bool) -> str:
-        key = authority.load_public_pem(pem)
-        shown = authority.fingerprint(key)
-        owner = next((file.stem for file in self.keys.glob("*.pub") if authority.read_public_key(file) == key), "")
+        owner, shown = self._owner(pem)
         if known:
             return f"site {owner or shown} called, but counts as online: it was killed a minute ago, or runs twice"
         if owner:
             return f"site {owner} was turned away: its key ({shown}) is not registered, or was unregistered"
         return f"a site was turned away: nobody here has its key ({shown}); `coterie provision` makes keys"
+
+    def _owner(self, pem: str) -> tuple[str, str]:
+        """The site that a key belongs to, empty if nobody here has it, and the key as people compare it."""
+        key = authority.load_public_pem(pem)
+        files = self.keys.glob("*.pub")
+        return next((one.stem for one in files if authority.read_public_key(one) == key), ""), authority.fingerprint(
+            key
+        )
 
 
 @dataclass

@@ -16,8 +16,9 @@ from cli.deployment import authority
 from cli.deployment.address import FLEET_PORT, Address, greet, parse_address, require_free
 from cli.deployment.site_start import as_node_config, check_credentials, require_data, require_ledger
 from cli.deployment.start_file import SiteFile, located, read_start_file
-from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
-from client.flower.log_lines import is_admission, is_refusal
+from cli.deployment.supernode import OPEN_BUNDLES
+from cli.deployment.supervisor import Service, flower_environment, new_secret, say, supervise
+from client.flower.log_lines import is_admission, is_clock_refusal, is_refusal
 from client.foreign_code import ANY
 from common.config import FlatValue, SettingsError, parse_override
 
@@ -171,8 +172,8 @@ def _require_foreign_code(sites: Mapping[Path, SiteFile]) -> None:
 
 def _supernode(path: Path, settings: SiteFile, node_config: Path, *, insecure: bool) -> list[str]:
     # -P: modules that lie in the folder of the start file are not for it.
-    own = [sys.executable, "-P", "-m", "cli.deployment.supernode"]
-    node = [program("flower-supernode")] if settings.foreign_code else own
+    node = [sys.executable, "-P", "-m", "cli.deployment.supernode"]
+    node += [OPEN_BUNDLES] if settings.foreign_code else []
     node += ["--superlink", str(parse_address(settings.server, FLEET_PORT))]
     node += ["--host", "127.0.0.1", "--port", str(settings.port), "--node-config", str(node_config)]
     node += ["--health-server-address", settings.health] if settings.health else []
@@ -201,11 +202,13 @@ class _Refusal:
     server: str
     _since: float = 0.0
     _now: bool = False
+    _clock: bool = False
 
     def hear(self, line: str) -> bool:
         if is_admission(line):
             self._since = 0.0
-        self._now = self._now or is_refusal(line)
+        self._clock = is_clock_refusal(line) or (self._clock and not is_refusal(line))
+        self._now = self._now or is_refusal(line) or is_clock_refusal(line)
         return True
 
     def verdict(self) -> str:
@@ -215,13 +218,13 @@ class _Refusal:
             return ""
         told = f"the server at {self.server} does not let in {self.who}"
         if self._since and time.monotonic() - self._since > _REFUSAL_PATIENCE:
-            return f"{told}: ask the coordinator to register this key (`coterie provision` and `coterie server` do)"
+            register = "ask the coordinator to register this key (`coterie provision` and `coterie server` do)"
+            return f"{told}: {'set the clock of this machine' if self._clock else register}"
         if not self._since:
             self._since = time.monotonic()
-            say(
-                f"{told}: it does not know the key, or still counts a killed SuperNode of this site as online; "
-                f"trying again for {_REFUSAL_PATIENCE:.0f} s"
-            )
+            key = "it does not know the key, or still counts a killed SuperNode of this site as online"
+            why = "this machine's clock is too far off" if self._clock else key
+            say(f"{told}: {why}; trying again for {_REFUSAL_PATIENCE:.0f} s")
         return ""
 
 

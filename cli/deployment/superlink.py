@@ -7,6 +7,8 @@ Every request of a site is a transaction or two of an SQLite database, one at a 
 on a busy machine, a transaction may wait for more than the five seconds that Flower grants, or for one of the fifteen
 connections. It then refuses the request, and the message that was on its way is lost: the run waits for that site until
 `round.deadline`.
+
+And with patience for clocks: a site may be off by minutes, and both sides are told.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import sys
 from pathlib import Path
 
 from cli.deployment.operator_secret import SECRET_OPTION, read_secret
-from server.flower import superlink
+from server.flower import clocks, superlink
 
 _PATIENCE = 25.0  # seconds; less than the 30 after which the ServerApp asks again, while the first answer gets lost
 _CONNECTIONS = 64
@@ -27,6 +29,7 @@ def main() -> None:
         superlink.ask_for(read_secret(Path(sys.argv[2])))
         del sys.argv[1:3]
     superlink.be_patient(_PATIENCE, _CONNECTIONS)
+    clocks.tolerate()
     superlink.run_superlink()
 
 

@@ -22,9 +22,9 @@ from safetensors.numpy import load, save
 
 from client.collaboration.anchors import agreement
 from client.collaboration.reduction import PrivateMap, fit_private_map
-from common.lock import exclusive
 from client.identity import Identity, cache_folder
 from common.config import SettingsError, SiteSettings
+from common.lock import exclusive
 from common.randomness import derive_seed, secret_generator
 
 _SECRET_BYTES = 32

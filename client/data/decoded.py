@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.lock import exclusive
 from client.data.samples import ImageSamples, Undecodable
 from common.config import SettingsError
+from common.lock import exclusive
 
 # Part of the key: raise it whenever the same file would be decoded to other pixels.
 _FORMAT = 1

@@ -10,10 +10,10 @@ import numpy as np
 
 from client.data.arrays import array_samples
 from client.data.files import class_index, read_folder
-from common.lock import exclusive
 from client.data.samples import TEST, TRAIN, ImageSamples
 from common.classes import KNOWN
 from common.config import SettingsError
+from common.lock import exclusive
 
 
 def read_public(name: str, folder: Path, classes: Mapping[str, int]) -> ImageSamples:

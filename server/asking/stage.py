@@ -11,6 +11,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from common import wire
+from common.clock import TOLERANCE
 from common.extras import InvalidExtras
 from server.aggregation import RejectedUpdate
 from server.asking.grid import StreamingGrid
@@ -118,7 +119,8 @@ class Exchange(Generic[M, A]):
             question = self._question(member)
             number = self._round_number if question.round_number is None else question.round_number
             self._sent[node] = (question.stage or self._stage, number, wire.size(question.content))
-            yield Message(question.content, node, question.kind, ttl=self._timeout)
+            # Longer than it is waited for: where the site's clock is ahead it ends sooner.
+            yield Message(question.content, node, question.kind, ttl=self._timeout + TOLERANCE)
 
     def answers(self, replies: Iterable[Message], grid: Grid) -> Iterator[tuple[M, A | None]]:
         """Yield each member that replied with its answer, None if that cannot be used; then name the silent."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from common.clock import TOLERANCE
 from common.config import SettingsError
 from common.methods.fl_hc import DIRECTION, START
 from common.state import Extras
@@ -119,7 +120,7 @@ def test_one_absent_site_takes_no_time_from_the_others(small_config: MakeConfig)
     conduct(grid, config, [Record()])
     asked = [message for message in grid.pushed if message.metadata.message_type == "query.method"]
     assert [message.metadata.dst_node_id for message in asked] == [100, 101, 102]
-    assert {message.metadata.ttl for message in asked} == {config.round.deadline}
+    assert {message.metadata.ttl for message in asked} == {config.round.deadline + TOLERANCE}
 
 
 def figures(record: Record) -> list[float]:

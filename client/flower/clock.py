@@ -1,0 +1,55 @@
+"""How far this machine's clock is off: every answer of the coordinator brings the time there. Imports Flower late."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from client.flower.log_lines import CLOCK_TOO_FAR
+from common.clock import TIME_HEADER, TOLERANCE, ClockWatch, ahead, in_words, is_off
+from common.readable import duration
+
+if TYPE_CHECKING:
+    import grpc
+
+REMEDY = "set it, or switch time synchronisation on (`timedatectl set-ntp true`)"
+
+
+def compare_clocks() -> None:
+    """Let the SuperNode to come say when its clock is not the coordinator's."""
+    from flwr.client.grpc_rere_client import connection
+
+    names = connection.__dict__
+    names["NodeAuthClientInterceptor"] = comparing(names["NodeAuthClientInterceptor"], say)
+
+
+def comparing(flower: type[Any], tell: Callable[[float], None]) -> type[Any]:
+    """Flower's interceptor that signs requests, which then reads what time it is at the other end."""
+    watch = ClockWatch()
+
+    class Comparing(flower):  # type: ignore[misc]
+        def intercept_unary_unary(
+            self, continuation: Callable[[Any, Any], Any], client_call_details: grpc.ClientCallDetails, request: Any
+        ) -> grpc.Call:
+            before = time.time()
+            call = super().intercept_unary_unary(continuation, client_call_details, request)
+            for key, value in call.initial_metadata() or ():
+                if key == TIME_HEADER and value.replace(".", "", 1).isdecimal():
+                    seconds = ahead(before, float(value), time.time())
+                    if watch.is_news(seconds):
+                        tell(seconds)
+            return call
+
+    return Comparing
+
+
+def say(seconds: float) -> None:
+    """Tell whoever reads the site's log."""
+    remedy = f": {REMEDY}" if is_off(seconds) else ""
+    if abs(seconds) >= TOLERANCE:
+        remedy += f". {CLOCK_TOO_FAR} {duration(TOLERANCE)} or more"
+    print(
+        f"coterie: this machine's clock is {in_words(seconds)} the coordinator's{remedy}", file=sys.stderr, flush=True
+    )
