@@ -16,10 +16,10 @@ from cli.deployment.address import CONTROL_PORT, FLEET_PORT, Address, parse_addr
 from cli.deployment.operator_secret import SECRET_OPTION, read_secret
 from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
-from common.clock import TOLERANCE, in_words
+from common.clock import TOLERANCE, foreign_clock, in_words
 from common.config import SettingsError
 from common.readable import duration
-from server.flower.log_lines import foreign_clock, is_answered_poll, turned_away
+from server.flower.log_lines import is_answered_poll, turned_away
 
 _WARN_DAYS = 30
 _KEYS_EVERY = 2.0  # seconds between two looks at the folder of public keys

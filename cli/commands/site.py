@@ -18,8 +18,9 @@ from cli.deployment.site_start import as_node_config, check_credentials, require
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from cli.deployment.supernode import OPEN_BUNDLES
 from cli.deployment.supervisor import Service, flower_environment, new_secret, say, supervise
-from client.flower.log_lines import is_admission, is_clock_refusal, is_refusal
+from client.flower.log_lines import is_admission, is_refusal
 from client.foreign_code import ANY
+from common.clock import is_shut_out
 from common.config import FlatValue, SettingsError, parse_override
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds between two calls to a server that does not answer
@@ -207,8 +208,8 @@ class _Refusal:
     def hear(self, line: str) -> bool:
         if is_admission(line):
             self._since = 0.0
-        self._clock = is_clock_refusal(line) or (self._clock and not is_refusal(line))
-        self._now = self._now or is_refusal(line) or is_clock_refusal(line)
+        self._clock = is_shut_out(line) or (self._clock and not is_refusal(line))
+        self._now = self._now or is_refusal(line) or is_shut_out(line)
         return True
 
     def verdict(self) -> str:

@@ -7,14 +7,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from client.flower.log_lines import CLOCK_TOO_FAR
-from common.clock import TIME_HEADER, TOLERANCE, ClockWatch, ahead, in_words, is_off
-from common.readable import duration
+from common.clock import TIME_HEADER, ClockWatch, ahead, own_clock_line
 
 if TYPE_CHECKING:
     import grpc
-
-REMEDY = "set it, or switch time synchronisation on (`timedatectl set-ntp true`)"
 
 
 def compare_clocks() -> None:
@@ -47,9 +43,4 @@ def comparing(flower: type[Any], tell: Callable[[float], None]) -> type[Any]:
 
 def say(seconds: float) -> None:
     """Tell whoever reads the site's log."""
-    remedy = f": {REMEDY}" if is_off(seconds) else ""
-    if abs(seconds) >= TOLERANCE:
-        remedy += f". {CLOCK_TOO_FAR} {duration(TOLERANCE)} or more"
-    print(
-        f"coterie: this machine's clock is {in_words(seconds)} the coordinator's{remedy}", file=sys.stderr, flush=True
-    )
+    print(own_clock_line(seconds), file=sys.stderr, flush=True)

@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from common.clock import TIME_HEADER, TOLERANCE, ClockWatch, is_off
-from server.flower.log_lines import clock_line
+from common.clock import TIME_HEADER, TOLERANCE, ClockWatch, ForeignClock, foreign_clock_line, is_off
 
 if TYPE_CHECKING:
     import grpc
@@ -80,4 +79,5 @@ def tolerant(flower: type[Any], tell: Tell) -> type[Any]:
 
 
 def _write(key: bytes, seconds: float) -> None:
-    print(clock_line(key, seconds), file=sys.stderr, flush=True)
+    line = foreign_clock_line(ForeignClock(key.decode("ascii", "replace"), seconds))
+    print(line, file=sys.stderr, flush=True)

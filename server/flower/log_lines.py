@@ -8,9 +8,6 @@ from dataclasses import dataclass
 STARTED = re.compile(r"Successfully started run (\d+)")
 ACTIVATION = re.compile(r"ActivateNode.*public key: b'(?P<key>-----BEGIN PUBLIC KEY-----.*-----END PUBLIC KEY-----)")
 UNKNOWN_KEY = "No SuperNode found"
-CLOCK = re.compile(
-    r"^coterie-clock (?P<seconds>[-+]\d+\.\d) (?P<key>-----BEGIN PUBLIC KEY-----.*-----END PUBLIC KEY-----)$"
-)
 POLL, ANSWERED = '"POST /v1/', " 200"
 
 
@@ -32,25 +29,6 @@ def turned_away(line: str) -> TurnedAway | None:
     """Return whom the SuperLink says it did not let in, if the line says so."""
     found = ACTIVATION.search(line)
     return TurnedAway(found["key"].replace("\\n", "\n"), known=UNKNOWN_KEY not in line) if found else None
-
-
-@dataclass(frozen=True)
-class ForeignClock:
-    """By how many seconds the clock of the site with a public key (PEM) is ahead."""
-
-    pem: str
-    seconds: float
-
-
-def clock_line(key: bytes, seconds: float) -> str:
-    """Write that a site's clock is off; not of Flower's own, but written in the same process."""
-    return f"coterie-clock {seconds:+.1f} {key.decode('ascii', 'replace').strip()}".replace("\n", "\\n")
-
-
-def foreign_clock(line: str) -> ForeignClock | None:
-    """Return whose clock is off, and by how much, if the line says so."""
-    found = CLOCK.search(line.strip())
-    return ForeignClock(found["key"].replace("\\n", "\n"), float(found["seconds"])) if found else None
 
 
 def is_answered_poll(line: str) -> bool:

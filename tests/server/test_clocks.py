@@ -22,10 +22,14 @@ from cli.commands.server import _Porter
 from cli.commands.site import _Refusal
 from cli.deployment import authority
 from client.flower import clock
-from common.clock import TOLERANCE, ClockWatch, ahead, in_words
-from server.flower import clocks, control, log_lines
+from common.clock import TOLERANCE, ClockWatch, ForeignClock, ahead, foreign_clock, foreign_clock_line, in_words
+from server.flower import clocks, control
 
 METHOD = "/flwr.proto.Fleet/ActivateNode"
+
+
+def line_of(key: ec.EllipticCurvePublicKey, seconds: float) -> str:
+    return foreign_clock_line(ForeignClock(control.key_bytes(key).decode(), seconds))
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -137,15 +141,15 @@ def test_strangers_cannot_fill_the_log(monkeypatch: pytest.MonkeyPatch, tolerate
 def test_the_servers_log_names_the_site(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     key = ec.generate_private_key(ec.SECP384R1()).public_key()
     (tmp_path / "clinic-a.pub").write_bytes(authority.public_openssh(key, "clinic-a"))
-    line = log_lines.clock_line(control.key_bytes(key), 12.34)
+    line = line_of(key, 12.34)
     assert "\n" not in line
     assert not _Porter(tmp_path).hear(line + "\n")
     assert "the clock of site clinic-a is 12.3 s ahead of this machine's" in capsys.readouterr().err
-    assert not _Porter(tmp_path).hear(log_lines.clock_line(control.key_bytes(key), -2000.0))
+    assert not _Porter(tmp_path).hear(line_of(key, -2000.0))
     assert "33 min 20 s behind this machine's: it is not let in" in capsys.readouterr().err
-    assert not _Porter(tmp_path).hear(log_lines.clock_line(control.key_bytes(key), 0.2))
+    assert not _Porter(tmp_path).hear(line_of(key, 0.2))
     assert "is right again, as this machine's" in capsys.readouterr().err
-    assert log_lines.foreign_clock("coterie-clock is what somebody wrote") is None
+    assert foreign_clock("coterie-clock is what somebody wrote") is None
 
 
 @given(before=st.floats(0, 1e9), took=st.floats(0, 100), share=st.floats(0, 1), off=st.floats(-1e4, 1e4))
