@@ -7,26 +7,22 @@ point: every term is rounded once, by itself, to an integer, and sums of integer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.fixed_point import Limits, add_term, chunks
 from server.aggregation.accumulator import RejectedUpdate
-from server.aggregation.screening import Limits, Screen
-
-# The sums stay below 2**SUM_BITS, one bit short of what an int64 holds.
-SUM_BITS = 62
-# Elements handled at once: the temporaries stay in the processor's cache and small beside a model.
-CHUNK = 1 << 15
+from server.aggregation.screening import Screen
 
 
 class GroupAverage:
     """The mean of one group's updates weighted by their samples, sum(n_i w_i) / sum(n_i), the same bits in any order.
 
     It holds one int64 sum per weight, from the first update on. A term is off by at most half a unit in the
-    last place, 2**-s with s = 62 - bits(capacity) - R and R the exponent of the tensor's limit (see `Screen`).
+    last place, 2**-s with s = 62 - bits(capacity) - R and R the exponent of the tensor's limit (see `Limits`).
 
     Parameters
     ----------
@@ -76,7 +72,7 @@ class GroupAverage:
             if limits.exponent is None:
                 self._sums[name] += state[name].astype(object) * samples
             else:
-                _accumulate(self._sums[name], state[name], math.ldexp(samples, self._shift(limits.exponent)))
+                add_term(self._sums[name], state[name], math.ldexp(samples, limits.unit(self._capacity)))
         self._count += 1
         self._samples += samples
 
@@ -93,11 +89,8 @@ class GroupAverage:
                 half_up = (2 * total + self._samples) // (2 * self._samples)
                 mean[name] = np.asarray(half_up).astype(limits.dtype)
             else:
-                mean[name] = _quotient(total, math.ldexp(self._samples, self._shift(limits.exponent)), limits)
+                mean[name] = _quotient(total, math.ldexp(self._samples, limits.unit(self._capacity)), limits)
         return mean
-
-    def _shift(self, exponent: int) -> int:
-        return SUM_BITS - self._capacity.bit_length() - exponent
 
 
 def _zero_sum(limits: Limits) -> NDArray[Any]:
@@ -105,28 +98,9 @@ def _zero_sum(limits: Limits) -> NDArray[Any]:
     return np.zeros(limits.shape, dtype=object if limits.exponent is None else np.int64)
 
 
-def _chunks(size: int) -> Iterator[slice]:
-    return (slice(start, start + CHUNK) for start in range(0, size, CHUNK))
-
-
-def _accumulate(total: NDArray[np.int64], values: NDArray[Any], scale: float) -> None:
-    """total += rint(values * scale), with the product in float64."""
-    sums, terms = total.reshape(-1), values.reshape(-1)
-    product = np.empty(min(CHUNK, terms.size), dtype=np.float64)
-    rounded = np.empty(product.size, dtype=np.int64)
-    for chunk in _chunks(terms.size):
-        part = terms[chunk]
-        scaled, whole = product[: part.size], rounded[: part.size]
-        np.copyto(scaled, part)
-        scaled *= scale
-        np.rint(scaled, out=scaled)
-        np.copyto(whole, scaled, casting="unsafe")
-        sums[chunk] += whole
-
-
 def _quotient(total: NDArray[np.int64], divisor: float, limits: Limits) -> NDArray[Any]:
     mean = np.empty(limits.shape, dtype=limits.dtype)
     sums, flat = total.reshape(-1), mean.reshape(-1)
-    for chunk in _chunks(sums.size):
+    for chunk in chunks(sums.size):
         np.divide(sums[chunk], divisor, out=flat[chunk], dtype=np.float64, casting="unsafe")
     return mean

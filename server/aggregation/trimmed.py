@@ -15,8 +15,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.fixed_point import Limits
 from server.aggregation.accumulator import Arrays, RejectedUpdate
-from server.aggregation.screening import Limits, Screen
+from server.aggregation.screening import Screen
 
 # Numbers handled at once, over all updates.
 BLOCK = 1 << 20
