@@ -44,6 +44,9 @@ class Identity:
         Folder for the final models (node config `models`); None: as `models_folder` has it.
     memory
         Folder for what the site remembers of a run (node config `memory`); None: beside the cache.
+    key, certificate, authority
+        Files with the site's private key, the authority's word whose key it is, and the authority's own certificate
+        (node config `key`, `certificate`, `authority`); None: it has none.
     in_engine
         Whether nobody set the site up: it is one of a simulation, in the process or on the machine of its server.
     """
@@ -61,6 +64,9 @@ class Identity:
     ledger: Path | None = None
     models: Path | None = None
     memory: Path | None = None
+    key: Path | None = None
+    certificate: Path | None = None
+    authority: Path | None = None
     in_engine: bool = False
 
     @property
@@ -88,6 +94,9 @@ def identify(node_config: Mapping[str, object], node_id: int) -> Identity:
         ledger=_path(node_config.get("ledger")),
         models=_path(node_config.get("models")),
         memory=_path(node_config.get("memory")),
+        key=_path(node_config.get("key")),
+        certificate=_path(node_config.get("certificate")),
+        authority=_path(node_config.get("authority")),
         in_engine=partition is not None and not {"site", "cache", "data-path"} & node_config.keys(),
     )
 

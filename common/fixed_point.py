@@ -81,6 +81,34 @@ def add_term(total: NDArray[np.int64], values: NDArray[Any], scale: float) -> No
         sums[chunk] += whole
 
 
+def as_vector(state: Arrays, limits: Mapping[str, Limits], samples: int, capacity: int) -> NDArray[np.int64]:
+    """The terms of one update, tensor after tensor by name, as one vector; `OutOfBounds` if it cannot be a term."""
+    check_within(state, limits)
+    vector = np.zeros(sum(state[name].size for name in limits), np.int64)
+    start = 0
+    for name in sorted(limits):
+        values, limit = state[name], limits[name]
+        part = vector[start : start + values.size]
+        start += values.size
+        if limit.exponent is not None:
+            add_term(part, values, math.ldexp(samples, limit.unit(capacity)))
+        elif largest_magnitude(values) * capacity >= 2**SUM_BITS:
+            raise OutOfBounds(f"{name} holds {largest_magnitude(values):.3g}, too much for {capacity} samples")
+        else:
+            part[:] = values.reshape(-1).astype(np.int64) * samples
+    return vector
+
+
+def as_sums(vector: NDArray[np.int64], limits: Mapping[str, Limits]) -> dict[str, NDArray[np.int64]]:
+    """The parts of a vector, by name, in the shapes of their tensors."""
+    sums, start = {}, 0
+    for name in sorted(limits):
+        size = math.prod(limits[name].shape)
+        sums[name] = vector[start : start + size].reshape(limits[name].shape)
+        start += size
+    return sums
+
+
 def chunks(size: int) -> Iterator[slice]:
     """Cut so many elements into pieces."""
     return (slice(start, start + CHUNK) for start in range(0, size, CHUNK))

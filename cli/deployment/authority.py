@@ -69,6 +69,26 @@ def server_certificate(
     )
 
 
+def site_certificate(
+    authority_key: PrivateKey, authority: x509.Certificate, public: PublicKey, site: str
+) -> x509.Certificate:
+    """Say by the authority's word that a key is a site's; it lasts as long as the authority."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, site)])
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(authority.subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(authority.not_valid_before_utc)
+        .not_valid_after(authority.not_valid_after_utc)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+
+
 def hosts_of(certificate: x509.Certificate) -> set[str]:
     """Return the names and IP addresses a certificate is issued for."""
     try:
