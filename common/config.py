@@ -122,6 +122,7 @@ class ClusterSettings(Section):
     threshold: float = Field(0.0, ge=0, description="stop merging above this distance; 0: not used")
     k_max: int = Field(10, ge=1, description="largest K the automatic choice may fall back to")
     linkage: Literal["average", "complete", "single"] = Field("average", description="agglomerative linkage")
+    resolution: float = Field(1.0, gt=0, le=100, description="of modularity (fedcm); larger: more and smaller groups")
     overlap: bool = Field(True, description="weigh distances by the overlap of the class shares; false: ablation")
     alpha: float = Field(1.0, ge=0, description="exponent of the overlap penalty")
     beta: float = Field(100.0, ge=1, description="upper bound of the overlap penalty")
@@ -169,7 +170,12 @@ class TrainSettings(Section):
         "site",
         description="site: a site's own class shares are part of its softmax, and never sent; off: as published",
     )
-    fraction: float = Field(1.0, gt=0, le=1, description="share of a group's sites that train in a round; at least one")
+    fraction: float = Field(1.0, gt=0, le=1, description="share of the sites that train in a round; at least one")
+    draw: Literal["group", "all"] = Field(
+        "group",
+        description="from whom that share is drawn: group: of every group, by itself; all: of all sites, whose groups "
+        "may be left out of a round",
+    )
     threads: int = Field(
         0, ge=0, description="CPU threads per site; 0: one in a simulation, all cores at a site of its own"
     )

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -21,7 +20,6 @@ from common import wire
 from common.classes import agreed_classes
 from common.config import Config
 from common.methods import agreement_on
-from common.randomness import generator
 from common.signature import Signature
 from common.state import Extras, State
 from server.aggregation import Aggregation
@@ -42,6 +40,7 @@ from server.membership import Membership
 from server.methods import Method, migration_rule
 from server.methods.training import Mover
 from server.migration.review import Migration
+from server.participation import participants
 from server.rehearsal import Rehearsal
 from server.roster import Member
 from server.rounds.final import hand_out, personalise
@@ -139,6 +138,8 @@ class ClusteredStrategy(Strategy):
         self._grid: Grid | None = None
         self._round: Round | None = None
         self._exchange: Exchange[Member, Reply] | None = None
+        # Groups of whom nobody was drawn in this round: they keep their models, and nobody need be told.
+        self._spared: Collection[int] = ()
 
     # --- from one process to another ---------------------------------------------------------------------------
 
@@ -314,7 +315,10 @@ class ClusteredStrategy(Strategy):
             self._members.admit_newcomers(self._streaming(), self._grouping, round_number)
         tested = self._result if self._result and self._is_tested(self._result.round_number) else None
         present = self._present("train", round_number)
-        train = {member.name for members in present.values() for member in self._participants(round_number, members)}
+        settings = self._config.train
+        drawn = participants(present, settings.fraction, self._config.seed, round_number, settings.draw)
+        self._spared = present.keys() - drawn.keys()
+        train = {member.name for members in drawn.values() for member in members}
         test = {member.name for members in present.values() for member in self._testers(members, tested)}
         chosen = [m for members in present.values() for m in members if m.name in train | test]
         self._round = self._round_of(round_number, tested)
@@ -489,15 +493,6 @@ class ClusteredStrategy(Strategy):
                     self._audience.tell(SiteLeftOut(stage, round_number, member.name, "not connected"))
         return present
 
-    def _participants(self, round_number: int, members: list[Member]) -> list[Member]:
-        """Draw the share of a group that trains this round, at least one."""
-        count = max(1, round(self._config.train.fraction * len(members)))
-        if count == len(members):
-            return members
-        rng = generator(self._config.seed, "participation", f"group {members[0].group}", round_number)
-        drawn = np.sort(rng.choice(len(members), count, replace=False))
-        return [members[index] for index in drawn]
-
     def _testers(self, members: list[Member], result: RoundResult | None) -> list[Member]:
         """Who tests the result of a round: who was there, and may have something to test on."""
         if result is None:
@@ -508,7 +503,7 @@ class ClusteredStrategy(Strategy):
         """Move sites: as the method's own rule says, then by migration."""
         there = set(self._groups.models)
         self._move(self._grouping, this.round_number)
-        for group in sorted(there.intersection(self._roster.labels.tolist()) - this.closed):
+        for group in sorted(there.intersection(self._roster.labels.tolist()) - this.closed - self._spared):
             self._audience.tell(GroupKept(this.round_number, group, 0, self._config.round.min_replies))
         if self._migration is not None:
             self._move(self._migration, this.round_number)

@@ -7,7 +7,14 @@ from server.clustering.angles import principal_angles, subspace_distance
 from server.clustering.chance import Chance, chance_of
 from server.clustering.cosine import bipartition, cosine_distance, cosine_similarity, gram
 from server.clustering.difference import GroupDifference, group_differences
-from server.clustering.directions import decomposed_cosines, k_means, leading_coordinates, matched, mean_vector
+from server.clustering.directions import (
+    decomposed_cosines,
+    directions_of,
+    k_means,
+    leading_coordinates,
+    matched,
+    mean_vector,
+)
 from server.clustering.distances import overlap_distance
 from server.clustering.graph import modularity_partition, path_similarity
 from server.clustering.guarded import agglomerate_guarded
@@ -39,6 +46,7 @@ __all__ = [
     "cosine_distance",
     "cosine_similarity",
     "decomposed_cosines",
+    "directions_of",
     "fewest_as_good",
     "find_place",
     "gram",

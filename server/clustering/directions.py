@@ -54,6 +54,17 @@ def decomposed_cosines(vectors: Sequence[NDArray[np.floating]], count: int) -> N
     return leading_coordinates(vectors, count) / np.where(norms > 0, norms, 1.0)[:, None]
 
 
+def directions_of(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return unit vectors with these cosines: float64[N, N], rows; any others are these turned.
+
+    S = QΛQᵀ gives Q√Λ. What rounding leaves below 0 counts as 0.
+    """
+    with threadpool_limits(limits=1, user_api="blas"):
+        values, vectors = np.linalg.eigh(cosines)
+    points: NDArray[np.float64] = vectors * np.sqrt(np.clip(values, 0.0, None))
+    return points
+
+
 def k_means(points: NDArray[np.float64], k: int, seed: int) -> NDArray[np.int64]:
     """Labels int64[N] of k-means++ from ten seeded starts, least inertia, numbered by first member.
 

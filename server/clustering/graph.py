@@ -26,15 +26,17 @@ def path_similarity(paths: Sequence[HeadPath]) -> NDArray[np.float64]:
     return cosine_similarity([path.changes.ravel() for path in paths])
 
 
-def modularity_partition(similarity: NDArray[np.float64]) -> NDArray[np.int64]:
+def modularity_partition(similarity: NDArray[np.float64], resolution: float = 1.0) -> NDArray[np.int64]:
     """Group sites by greedy modularity moves (Louvain): labels int64[N], 0..K-1, numbered by first member.
 
     The graph's weights are the similarities; negative ones become 0, and there are no self loops. A site without a
     positive similarity stays alone. The order in which sites are tried is fixed, so equal input gives equal labels.
+    `resolution` weighs what chance would give (1: as published): the larger, the more and the smaller the groups.
     """
     weights = np.where(similarity > _ROUNDING, similarity, 0.0)
     np.fill_diagonal(weights, 0.0)
-    communities = networkx.community.louvain_communities(networkx.from_numpy_array(weights), weight="weight", seed=0)
+    graph = networkx.from_numpy_array(weights)
+    communities = networkx.community.louvain_communities(graph, weight="weight", resolution=resolution, seed=0)
     labels = np.empty(len(similarity), np.int64)
     for label, members in enumerate(sorted(communities, key=min)):
         labels[list(members)] = label

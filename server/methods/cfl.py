@@ -51,7 +51,7 @@ class RecursiveBipartition(GroupingRule):
     def __init__(self, config: Config, federation: Federation) -> None:
         super().__init__(config, federation)
         self._settings = config.of(Settings)
-        self._fraction = config.train.fraction
+        self._train = config.train
         self._latest: dict[str, _Change] = {}
         self._silent: set[str] = set()
 
@@ -92,7 +92,9 @@ class RecursiveBipartition(GroupingRule):
 
     def _is_overdue(self, round_number: int, heard: Sequence[str], size: int) -> bool:
         """Whether a group of `size` members has waited long enough since the first of them was heard."""
-        drawn = max(1, round(self._fraction * size))
+        drawn = self._train.fraction * size
+        if self._train.draw == "group":
+            drawn = max(1, round(drawn))
         waited = round_number - min(self._latest[site].since for site in heard) + 1
         return waited * drawn >= _PATIENCE * size
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from common.config import Config
 from server.clustering import path_similarity
 from server.methods.method import Described, Method
-from server.methods.partition import Modularity
+from server.methods.partition import Agglomerative, KMeans, Modularity
 
 
 def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
@@ -29,7 +29,24 @@ METHOD = Method(
     partition=Modularity(),
     fingerprint_needs_model=True,
     migration="guarded",
-    settings_used=("fedcm.warm_up",),
+    settings_used=("fedcm.warm_up", "cluster.resolution"),
 )
 
-METHODS = (METHOD,)
+# Its Table 2: the same similarities, grouped otherwise.
+BY_K_MEANS = METHOD.variant(
+    name="fedcm-k-means",
+    title="FedCM (k-means)",
+    summary="as fedcm, grouped by k-means on the similarities: an ablation; needs cluster.k",
+    partition=KMeans(),
+    settings_used=("fedcm.warm_up", "cluster.k"),
+    needs_k=True,
+)
+HIERARCHICAL = METHOD.variant(
+    name="fedcm-hierarchical",
+    title="FedCM (hierarchical)",
+    summary="as fedcm, grouped by agglomerative clustering of 1 − similarity: an ablation",
+    partition=Agglomerative(),
+    settings_used=("fedcm.warm_up", "cluster.k", "cluster.threshold", "cluster.linkage"),
+)
+
+METHODS = (METHOD, BY_K_MEANS, HIERARCHICAL)

@@ -6,7 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config import ClusterSettings
-from server.clustering import Chance, agglomerate, agglomerate_auto, agglomerate_guarded, modularity_partition
+from server.clustering import (
+    Chance,
+    agglomerate,
+    agglomerate_auto,
+    agglomerate_guarded,
+    directions_of,
+    k_means,
+    modularity_partition,
+)
 from server.methods.method import Grouping
 from server.methods.training import Placement
 
@@ -90,4 +98,16 @@ class Modularity(_NearestGroup):
     ) -> Grouping:
         """Group by `distance` = 1 − cosine."""
         assert distance is not None
-        return Grouping(modularity_partition(1.0 - distance))
+        return Grouping(modularity_partition(1.0 - distance, settings.resolution))
+
+
+class KMeans(_NearestGroup):
+    """K-means on directions, of which the cosines 1 − distance are known."""
+
+    def form(
+        self, distance: NDArray[np.float64] | None, sites: int, settings: ClusterSettings, chance: Chance | None = None
+    ) -> Grouping:
+        """Group by `distance` = 1 − cosine, into `settings.k` groups."""
+        assert distance is not None
+        points = directions_of(1.0 - distance)
+        return Grouping(k_means(points, min(settings.k, sites), seed=0))

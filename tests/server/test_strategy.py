@@ -352,6 +352,15 @@ def test_partial_participation_trains_at_least_one_site_per_group(small_config: 
     assert [set(event.sites) for event in record.of(RoundFinished)] == 3 * [set(formed.sites)]
 
 
+def test_drawn_from_all_as_many_train_however_many_groups_there_are(small_config: MakeConfig) -> None:
+    config = small_config(method="local", rounds=3, train__fraction=0.34, train__draw="all")
+    record, grid = run(config)
+    assert len([m for m in grid.pushed if m.metadata.message_type == "train"]) == 3 * 2
+    # Who was not drawn has its model still, and is tested with it; nobody is told that it had too few replies.
+    assert [set(event.sites) for event in record.of(RoundFinished)] == 3 * [{f"{n:03d}" for n in range(6)}]
+    assert not record.of(GroupKept)
+
+
 class TestComingsAndGoings:
     """Sites join late, leave, and come back; nobody else is moved for them."""
 

@@ -12,7 +12,7 @@ from common.head_path import HeadPath
 from common.methods import AGREEMENTS
 from common.site_card import SiteCard
 from server.methods import METHODS, get_method
-from server.methods.partition import Agglomerative, Alone, Modularity, OneGroup
+from server.methods.partition import Agglomerative, Alone, KMeans, Modularity, OneGroup
 
 TWO_BLOCKS = np.array([[0, 1, 9, 9], [1, 0, 9, 9], [9, 9, 0, 1], [9, 9, 1, 0]], float)
 
@@ -47,6 +47,20 @@ def test_a_newcomer_joins_the_nearest_group(rule: Agglomerative | Modularity) ->
     assert placement.confidence == pytest.approx(1 - 1.5 / 9)
 
 
+def test_a_finer_resolution_parts_what_the_published_one_keeps_together() -> None:
+    # Two pairs that are alike, and a little like each other.
+    distance = np.array([[0, 0.1, 0.6, 0.6], [0.1, 0, 0.6, 0.6], [0.6, 0.6, 0, 0.1], [0.6, 0.6, 0.1, 0]])
+    sizes = [Modularity().form(distance, 4, ClusterSettings(resolution=r)).labels.max() + 1 for r in (0.3, 1.0, 3.0)]
+    assert sizes == [1, 2, 4]
+
+
+@pytest.mark.parametrize(("k", "labels"), [(1, [0, 0, 0, 0]), (2, [0, 1, 0, 1]), (9, [0, 1, 2, 3])])
+def test_k_means_sees_directions_by_their_cosines(k: int, labels: list[int]) -> None:
+    angles = np.array([0.0, 2.0, 0.1, 2.2])
+    distance = 1.0 - np.cos(angles[:, None] - angles)
+    assert KMeans().form(distance, 4, ClusterSettings(k=k)).labels.tolist() == labels
+
+
 def test_a_newcomer_between_two_groups_is_placed_without_confidence() -> None:
     placement = Agglomerative().place(np.array([3.0, 3.0, 3.0, 3.0]), np.array([0, 0, 1, 1]))
     assert (placement.group, placement.confidence) == (0, 0.0)
@@ -76,7 +90,11 @@ def test_only_clustered_methods_have_groups_to_move_between() -> None:
     # FlexCFL has a rule of its own for who moves.
     others = before_training - {"flexcfl"} | {"dc-cfl"}
     assert {name for name, method in METHODS.items() if method.clustered} == others
-    assert {name for name, method in METHODS.items() if method.migration != "off"} == {"fedcm"}
+    assert {name for name, method in METHODS.items() if method.migration != "off"} == {
+        "fedcm",
+        "fedcm-hierarchical",
+        "fedcm-k-means",
+    }
 
 
 def test_the_distance_of_paths_is_one_minus_their_cosine() -> None:
