@@ -139,7 +139,7 @@ class ClusteredStrategy(Strategy):
         self._round: Round | None = None
         self._exchange: Exchange[Member, Reply] | None = None
         # Groups of whom nobody was drawn in this round: they keep their models, and nobody need be told.
-        self._spared: Collection[int] = ()
+        self._spared: set[int] = set()
 
     # --- from one process to another ---------------------------------------------------------------------------
 
