@@ -24,7 +24,8 @@ def register(jobs: Subparsers) -> None:
         "provision",
         help="make keys, certificates and start files for a federation of separate machines",
         description="Makes a certificate authority, the server's certificate and start file, a kit for each site and "
-        "the operator's connection. Run it again to add sites: what is there is never overwritten.",
+        "the operator's connection. Run it again to add sites: what is there is never overwritten, "
+        "but for the server's certificate with --renew.",
     )
     parser.add_argument("folder", type=Path, help="folder of the federation; it holds private keys, so guard it")
     parser.add_argument("--server", metavar="HOST[:PORT]", help="where sites will call the server; needed only once")
@@ -34,6 +35,11 @@ def register(jobs: Subparsers) -> None:
     parser.add_argument("--sites", default="", metavar="A,B,C", help="names of the sites to make kits for")
     parser.add_argument(
         "--remove", default="", metavar="A,B", help="names of sites to shut out for good; the server must be running"
+    )
+    parser.add_argument(
+        "--renew",
+        action="store_true",
+        help="issue the server a new certificate, for the names in server.toml; a running server takes it by itself",
     )
     parser.add_argument(
         "--control",
@@ -52,7 +58,13 @@ def run(options: argparse.Namespace) -> int:
         return _remove(layout, removed)
     now = authority.present()
     made = provision(
-        layout, server=options.server, also=tuple(options.also), control=options.control, sites=sites, now=now
+        layout,
+        server=options.server,
+        also=tuple(options.also),
+        control=options.control,
+        sites=sites,
+        now=now,
+        renew=options.renew,
     )
     for line in made:
         print(line)

@@ -13,6 +13,7 @@ from pathlib import Path
 from cli.arguments import Subparsers
 from cli.deployment import authority
 from cli.deployment.address import CONTROL_PORT, FLEET_PORT, Address, parse_address, require_free
+from cli.deployment.expiry import ExpiryWatch
 from cli.deployment.operator_secret import SECRET_OPTION, read_secret
 from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
@@ -21,7 +22,6 @@ from common.config import SettingsError
 from common.readable import duration
 from server.flower.log_lines import is_answered_poll, turned_away
 
-_WARN_DAYS = 30
 _KEYS_EVERY = 2.0  # seconds between two looks at the folder of public keys
 _SILENCE = 60.0  # seconds until a SuperLink that does not answer is spoken of
 
@@ -55,27 +55,42 @@ def run(options: argparse.Namespace) -> int:
     require_free(parse_address(settings.listen, FLEET_PORT), "listen")
     if settings.health:
         require_free(parse_address(settings.health, 9095), "health")
+    expiry = None if options.insecure else _expiry_watch(path, settings)
     gate = _Gate(path, settings, control.to_call, insecure=options.insecure)
+
+    def look() -> None:
+        for text in expiry.look(authority.present()) if expiry else ():
+            say(text)
+        gate.look()
+
     with tempfile.TemporaryDirectory(prefix="coterie-") as scratch:
         supervise(
             services(path, settings, new_secret(Path(scratch)), insecure=options.insecure),
             flower_environment(path.parent / "flwr"),
             path.parent,
-            each_pulse=gate.look,
+            each_pulse=look,
         )
     return 0
 
 
 def check_credentials(path: Path, settings: ServerFile) -> None:
-    """Raise if sites would refuse this server; warn if they soon will."""
+    """Raise if sites would refuse this server."""
     now = authority.present()
     issuer = authority.read_authority(located(path, settings.ca), now)
     certificate_path = located(path, settings.certificate)
     certificate = authority.check_server_certificate(certificate_path, issuer, now)
     if authority.read_private_key(located(path, settings.key)).public_key() != certificate.public_key():
         raise SettingsError(f"{settings.key} is not the key of {certificate_path}: put the right one back")
-    if (days := authority.days_left(certificate, now)) < _WARN_DAYS:
-        say(f"{certificate_path} ends in {days} days: remove it, run `coterie provision` and start the server again")
+
+
+def _expiry_watch(path: Path, settings: ServerFile) -> ExpiryWatch:
+    renew = f"run `coterie provision {path.parent.parent} --renew`; the server goes on meanwhile"
+    return ExpiryWatch(
+        {
+            located(path, settings.certificate): renew,
+            located(path, settings.ca): "provision a new federation in an empty folder, with new kits for all sites",
+        }
+    )
 
 
 def services(path: Path, settings: ServerFile, secret: Path, *, insecure: bool) -> list[Service]:

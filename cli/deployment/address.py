@@ -116,9 +116,9 @@ def greet(address: Address, authority: Path | None) -> str:
 def _distrust(address: Address, authority: Path | None, error: ssl.SSLCertVerificationError) -> str:
     reason = error.verify_message
     if "expired" in reason:
-        hint = "the coordinator removes server.crt in its server folder and runs `coterie provision` again"
+        hint = "the coordinator runs `coterie provision` with --renew"
     elif "ostname mismatch" in reason or "address mismatch" in reason:
-        hint = "the coordinator adds this name to `names` in server.toml, removes server.crt and provisions again"
+        hint = "the coordinator adds this name to `names` in server.toml and runs `coterie provision` with --renew"
     else:
         hint = f"{authority} is not of the federation this server belongs to: use the ca.crt of this site's own kit"
     return f"the certificate of {address} is refused ({reason.rstrip('.')}): {hint}"

@@ -124,7 +124,7 @@ def read_authority(path: Path, now: datetime) -> x509.Certificate:
 def check_server_certificate(path: Path, authority: x509.Certificate, now: datetime) -> x509.Certificate:
     """Read the server's certificate, or raise if its time is over or another authority issued it."""
     certificate = read_certificate(path)
-    again = f"remove {path} and run `coterie provision` again; sites need nothing new"
+    again = "run `coterie provision` with --renew; sites need nothing new"
     if problem := _out_of_time(certificate, now):
         raise SettingsError(f"{path} {problem}: {again}")
     try:
@@ -219,6 +219,13 @@ def create_file(path: Path, content: bytes, mode: int = 0o644) -> None:
         os.link(draft, path)
     finally:
         draft.unlink()
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Put a new file in the place of one that is there; whoever reads it finds the one or the other."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    create_file(fresh, content, mode)
+    os.replace(fresh, path)
 
 
 def days_left(certificate: x509.Certificate, now: datetime) -> int:

@@ -19,9 +19,18 @@ _ALWAYS = ("localhost", "127.0.0.1")
 
 
 def provision(
-    layout: Layout, *, server: str | None, also: tuple[str, ...], control: str, sites: list[str], now: datetime
+    layout: Layout,
+    *,
+    server: str | None,
+    also: tuple[str, ...],
+    control: str,
+    sites: list[str],
+    now: datetime,
+    renew: bool = False,
 ) -> list[str]:
     """Make what is missing; return what was made, and what was left alone, in words.
+
+    `renew` puts a new certificate of the server in the place of the one that is there, for the same key.
 
     Raises
     ------
@@ -37,10 +46,10 @@ def provision(
             raise SettingsError(f"{layout.root} is new: say where sites will call, as in --server fl.example.org:9092")
         settings = _first_settings(parse_address(server, FLEET_PORT), also, parse_address(control, CONTROL_PORT))
     certificate_path = layout.server / settings.certificate
-    if certificate_path.exists():
+    if certificate_path.exists() and not renew:
         _refuse_missing_names(certificate_path, settings)
     _make_folders(layout)
-    made = [*_ensure_authority(layout, now), *_ensure_server(layout, settings, now)]
+    made = [*_ensure_authority(layout, now), *_ensure_server(layout, settings, now, renew=renew)]
     made += _ensure_operator(layout, parse_address(control, CONTROL_PORT), settings)
     for site in sites:
         made.append(_ensure_site(layout, settings.address, site))
@@ -63,14 +72,13 @@ def _refuse_another_server(layout: Layout, settings: ServerFile, server: str | N
     if server and str(parse_address(server, FLEET_PORT)) != settings.address:
         raise SettingsError(
             f"{layout.server_file} says address = {settings.address!r}, not {server!r}. To move the server: set "
-            f"address, names and listen there, remove {layout.server / settings.certificate}, run `coterie provision` "
-            "again without --server, and change `server` in the site.toml of every site. Nothing was changed"
+            f"address, names and listen there, run `coterie provision` again with --renew and "
+            "without --server, and change `server` in the site.toml of every site. Nothing was changed"
         )
     if missing := [host for host in also if host not in settings.names]:
         raise SettingsError(
-            f"{', '.join(missing)}: add it to names in {layout.server_file}, remove "
-            f"{layout.server / settings.certificate} and run `coterie provision` again; sites need nothing new. "
-            "Nothing was changed"
+            f"{', '.join(missing)}: add it to names in {layout.server_file} and run `coterie provision` again with "
+            "--renew; sites need nothing new. Nothing was changed"
         )
 
 
@@ -78,8 +86,8 @@ def _refuse_missing_names(path: Path, settings: ServerFile) -> None:
     missing = {*settings.names, *_ALWAYS} - authority.hosts_of(authority.read_certificate(path))
     if missing:
         raise SettingsError(
-            f"{path} is not issued for {', '.join(sorted(missing))}: remove it (not its key) and run "
-            "`coterie provision` again; sites need nothing new. Nothing was changed"
+            f"{path} is not issued for {', '.join(sorted(missing))}: run `coterie provision` again with --renew; "
+            "sites need nothing new. Nothing was changed"
         )
 
 
@@ -114,7 +122,7 @@ def _ensure_authority(layout: Layout, now: datetime) -> list[str]:
     return [f"made the certificate authority {layout.authority} (its key issues certificates: keep it offline)"]
 
 
-def _ensure_server(layout: Layout, settings: ServerFile, now: datetime) -> list[str]:
+def _ensure_server(layout: Layout, settings: ServerFile, now: datetime, *, renew: bool) -> list[str]:
     made: list[str] = []
     issuer = authority.read_authority(layout.authority, now)
     if not (layout.server / settings.ca).exists():
@@ -122,7 +130,7 @@ def _ensure_server(layout: Layout, settings: ServerFile, now: datetime) -> list[
     key_path, certificate_path = layout.server / settings.key, layout.server / settings.certificate
     if not key_path.exists():
         authority.create_file(key_path, authority.private_pem(authority.new_key()), 0o600)
-    if not certificate_path.exists():
+    if renew or not certificate_path.exists():
         if not layout.authority_key.exists():
             raise SettingsError(f"{layout.authority_key} is needed to issue {certificate_path}: put it back for now")
         certificate = authority.server_certificate(
@@ -132,7 +140,8 @@ def _ensure_server(layout: Layout, settings: ServerFile, now: datetime) -> list[
             (*settings.names, *_ALWAYS),
             now,
         )
-        authority.create_file(certificate_path, authority.pem(certificate))
+        write = authority.replace_file if renew else authority.create_file
+        write(certificate_path, authority.pem(certificate))
         made.append(f"issued {certificate_path} for {', '.join(sorted(authority.hosts_of(certificate)))}")
     else:
         authority.check_server_certificate(certificate_path, issuer, now)

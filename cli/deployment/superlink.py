@@ -9,6 +9,7 @@ connections. It then refuses the request, and the message that was on its way is
 `round.deadline`.
 
 And with patience for clocks: a site may be off by minutes, and both sides are told.
+A certificate that is replaced is taken while the SuperLink runs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from cli.deployment.operator_secret import SECRET_OPTION, read_secret
 from server.flower import clocks, superlink
+from server.flower.certificates import Renewal
 
 _PATIENCE = 25.0  # seconds; less than the 30 after which the ServerApp asks again, while the first answer gets lost
 _CONNECTIONS = 64
@@ -30,7 +32,14 @@ def main() -> None:
         del sys.argv[1:3]
     superlink.be_patient(_PATIENCE, _CONNECTIONS)
     clocks.tolerate()
+    certificate, key = (_value_of(option) for option in ("--ssl-certfile", "--ssl-keyfile"))
+    if certificate and key:
+        Renewal(Path(certificate), Path(key)).take_part()
     superlink.run_superlink()
+
+
+def _value_of(option: str) -> str:
+    return sys.argv[sys.argv.index(option) + 1] if option in sys.argv[:-1] else ""
 
 
 if __name__ == "__main__":

@@ -169,8 +169,9 @@ def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0,
         index,
         _Deal(settings.data, cache, settings.partition, settings.seed, count),
         settings.drift,
-        round_number,
-        rounds,
+        # Without drift every round has the same data, which is to be kept once.
+        round_number if settings.drift else 0,
+        rounds if settings.drift else 0,
     )
 
 
@@ -233,7 +234,7 @@ class _Deal:
 
 
 # Looked up several times in a round.
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _load_share(
     name: str, index: int, deal: _Deal, scenario: tuple[DriftEvent, ...], round_number: int, rounds: int
 ) -> SiteData:

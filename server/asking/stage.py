@@ -108,7 +108,9 @@ class Exchange(Generic[M, A]):
         self._waiting = {member.node_id: member for member in members}
         self._question, self._read, self._name = question, read, name
         self._timeout, self._limits = timeout, limits
-        self._fail = fail or self._left_out
+        # Not a method of its own in the place of None: an exchange that refers to itself, and with it all the models of
+        # its round, would wait for a full collection, which is rare where there are many objects.
+        self._told_of_failures = fail
         # Stage, round and bytes of what each node was sent.
         self._sent: dict[int, tuple[Stage, int, int]] = {}
         audience.tell(StageStarted(stage, round_number, len(members)))
@@ -160,7 +162,10 @@ class Exchange(Generic[M, A]):
         self._audience.tell(ReplyAccepted(stage, number, name, sent, received, answer.seconds))
         return answer
 
-    def _left_out(self, member: M, failure: Failure) -> None:
+    def _fail(self, member: M, failure: Failure) -> None:
+        if self._told_of_failures is not None:
+            self._told_of_failures(member, failure)
+            return
         stage, number, _ = self._sent.get(member.node_id, (self._stage, self._round_number, 0))
         self._audience.tell(SiteLeftOut(stage, number, member.name, failure.reason))
 

@@ -159,16 +159,15 @@ def test_another_host_changes_nothing_and_says_what_to_do(
     assert contents(tmp_path) == before
 
 
-def test_a_new_name_needs_the_old_certificate_removed(tmp_path: Path) -> None:
+def test_a_new_name_needs_a_new_certificate(tmp_path: Path) -> None:
     make(tmp_path, "a")
     layout = Layout(tmp_path)
     text = layout.server_file.read_text().replace('names = ["fl', 'names = ["new.example.org", "fl')
     layout.server_file.write_text(text)
-    with pytest.raises(SettingsError, match=r"not issued for new\.example\.org: remove it"):
+    with pytest.raises(SettingsError, match=r"not issued for new\.example\.org: .*--renew"):
         make(tmp_path, server=None)
     key = (layout.server / "server.key").read_bytes()
-    (layout.server / "server.crt").unlink()
-    make(tmp_path, server=None)
+    provision(layout, server=None, also=(), control="127.0.0.1:9", sites=[], now=NOW, renew=True)
     verify(layout, "new.example.org")
     assert (layout.server / "server.key").read_bytes() == key
 
@@ -212,7 +211,7 @@ def test_an_expired_or_foreign_server_certificate_is_refused(tmp_path: Path) -> 
     with pytest.raises(SettingsError, match="not issued by this federation's authority"):
         authority.check_server_certificate(path, authority.read_authority(theirs.authority, NOW), NOW)
     later = NOW + timedelta(days=authority.SERVER_DAYS + 1)
-    with pytest.raises(SettingsError, match=r"expired on .* remove .* run `coterie provision` again"):
+    with pytest.raises(SettingsError, match=r"expired on .* run `coterie provision` with --renew"):
         authority.check_server_certificate(path, authority.read_authority(ours.authority, later), later)
     with pytest.raises(SettingsError, match="expired on"):
         authority.read_authority(ours.authority, NOW + timedelta(days=authority.AUTHORITY_DAYS + 1))
@@ -263,7 +262,7 @@ def test_a_site_refuses_an_expired_server_and_one_of_another_name(tmp_path: Path
     layout = Layout(tmp_path / "old")
     with (
         tls_server(layout.server / "server.crt", layout.server / "server.key") as address,
-        pytest.raises(SettingsError, match=r"expired.*coordinator removes server\.crt"),
+        pytest.raises(SettingsError, match=r"expired.*coordinator runs `coterie provision` with --renew"),
     ):
         greet(address, layout.authority)
     make(tmp_path / "new")
