@@ -26,3 +26,8 @@ def megabytes(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.0f} bytes"
+
+
+def p_value(value: float) -> str:
+    """Write a p-value with as many digits as matter."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"

@@ -87,8 +87,9 @@ class Membership:
         `rehearse` measures what the cuts of a tree of merges bring, where that is to decide.
         """
         members = self.roster.members
-        distance = None if self._method.distance is None else self._method.distance(members, self._config)
-        chance = None if self._method.chance is None else self._method.chance(members)
+        chance = None if self._method.chance is None else self._method.chance(members, self._config)
+        apart = self._method.grouped_by(chance)
+        distance = None if apart is None else apart(members, self._config)
         grouping = self._method.partition.form(distance, len(members), self._config.cluster, chance)
         if rehearse is not None and distance is not None:
             grouping = self._rehearsed(grouping, merge_tree(distance, linkage=self._config.cluster.linkage), rehearse)

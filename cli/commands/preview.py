@@ -70,9 +70,9 @@ def _tell(directory: Path) -> None:
     """Print what the page says in words."""
     from server.history.run_directory import REPORT
     from server.report.difference_words import difference_words
+    from server.report.grouping_words import choice_of_k, doubtful, verdict
     from server.report.record import read_run
     from server.report.study import study
-    from server.report.words import choice_of_k, doubtful, verdict
 
     record = read_run(directory)
     looked = study(record)

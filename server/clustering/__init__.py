@@ -4,6 +4,7 @@ than chance, how sure they are, and a map of them. Arrays only."""
 from __future__ import annotations
 
 from server.clustering.angles import principal_angles, subspace_distance
+from server.clustering.appearance import appearance_distance
 from server.clustering.chance import Chance, chance_of
 from server.clustering.cosine import bipartition, cosine_distance, cosine_similarity, gram
 from server.clustering.difference import GroupDifference, group_differences
@@ -41,6 +42,7 @@ __all__ = [
     "agglomerate",
     "agglomerate_auto",
     "agglomerate_guarded",
+    "appearance_distance",
     "bipartition",
     "chance_of",
     "cosine_distance",

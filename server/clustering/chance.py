@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from scipy.special import gammaincc
 
 from common.signature import Signature
@@ -35,15 +37,31 @@ class Chance:
         In their class shares: a p-value.
     means
         In their class means, within classes: a p-value.
+    shares_count
+        Whether other class shares are a reason to group sites; not where every site's own are in its softmax.
+    parts
+        Into how many parts the sites fall between which no class is shared: nothing connects those.
     """
 
     shares: float
     means: float
+    shares_count: bool = True
+    parts: int = 1
 
     @property
     def ruled_out(self) -> bool:
         """Whether there is more structure than chance explains."""
         return self.shares_differ or self.means_differ
+
+    @property
+    def speaks_for_groups(self) -> bool:
+        """Whether what differs by more than chance is a reason to group."""
+        return self.means_differ or (self.shares_differ and (self.shares_count or self.parts > 1))
+
+    @property
+    def only_means_count(self) -> bool:
+        """Whether groups are to be made by how classes look, and by nothing else."""
+        return self.means_differ and not self.shares_count
 
     @property
     def shares_differ(self) -> bool:
@@ -57,11 +75,15 @@ class Chance:
 
 
 def chance_of(
-    signatures: Sequence[Signature], sizes: Sequence[int], withheld: NDArray[np.int64] | None = None
+    signatures: Sequence[Signature],
+    sizes: Sequence[int],
+    withheld: NDArray[np.int64] | None = None,
+    *,
+    shares_count: bool = True,
 ) -> Chance:
     """Test the sites' signatures, given the samples n_i that each describes.
 
-    `withheld` int64[N]: what each has besides, of classes that it does not name.
+    `withheld` int64[N]: what each has besides, of classes that it does not name. `shares_count` as in `Chance`.
     """
     counts = [np.rint(signature.shares * size) for signature, size in zip(signatures, sizes, strict=True)]
     table = np.zeros((len(signatures), max(int(signature.classes[-1]) for signature in signatures) + 1))
@@ -69,7 +91,16 @@ def chance_of(
         row[signature.classes] = own
     if withheld is not None and withheld.any():
         table = with_withheld(table, withheld)
-    return Chance(chance_of_shares(table), chance_of_means(signatures, counts))
+    return Chance(chance_of_shares(table), chance_of_means(signatures, counts), shares_count, parts(table))
+
+
+def parts(table: NDArray[np.float64]) -> int:
+    """The connected components of sites that share a class, from the samples float64[N, C] of each site and class."""
+    sites, classes = table.shape
+    site, label = np.nonzero(table)
+    graph = coo_array((np.ones(len(site)), (site, sites + label)), shape=(sites + classes,) * 2)
+    named = connected_components(graph, directed=False)[1][:sites]
+    return len(np.unique(named))
 
 
 def with_withheld(table: NDArray[np.float64], withheld: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.signature import Signature
+from server.clustering.appearance import class_traces
 
 Kind = Literal["shares", "images", "both", "neither", "unknown"]
 
@@ -154,18 +155,15 @@ def _variance(
     By the scatter that the sites sent; without it by how far the means of a group's sites lie apart: n |m − mean|² is
     then one draw of it.
     """
+    if any(signature.scatter.any() for signature in signatures):
+        return class_traces(signatures, counts)
     groups, classes, _ = group_means.shape
-    within, freedom = np.zeros(classes), np.zeros(classes)
-    for signature, own in zip(signatures, counts, strict=True):
-        within[signature.classes] += signature.scatter * own
-        freedom[signature.classes] += np.maximum(own - 1, 0)
-    if not within.any():
-        present = np.zeros((groups, classes))
-        for signature, own, group in zip(signatures, counts, member, strict=True):
-            apart = np.square(signature.prototypes - group_means[group, signature.classes]).sum(axis=1)
-            within[signature.classes] += apart * own
-            present[group, signature.classes] += 1
-        freedom = np.maximum(present - 1, 0).sum(axis=0)
+    within, present = np.zeros(classes), np.zeros((groups, classes))
+    for signature, own, group in zip(signatures, counts, member, strict=True):
+        apart = np.square(signature.prototypes - group_means[group, signature.classes]).sum(axis=1)
+        within[signature.classes] += apart * own
+        present[group, signature.classes] += 1
+    freedom = np.maximum(present - 1, 0).sum(axis=0)
     return np.where(freedom > 0, within / np.maximum(freedom, 1), np.nan)
 
 

@@ -2,8 +2,8 @@
 
 What it does otherwise than the published rule (`select_k`), and why:
 
-- One group unless the tests of `chance` rule chance out: the silhouette of one group is 0 by definition, and noise
-  alone gives two groups more than that.
+- One group unless the tests of `chance` speak for more: the silhouette of one group is 0 by definition, and noise
+  alone gives two groups more than that. Where every site's class shares are in its softmax, other shares are no reason.
 - Two groups may always be chosen: two clean ones push the variation of the distances above 0.70, where the published
   window begins at three.
 - A cut that only parts single sites from all others says who is odd, not how the others are grouped. Where those have
@@ -42,7 +42,7 @@ def agglomerate_guarded(
     count = len(matrix)
     cv = coefficient_of_variation(matrix)
     tree = merge_all(matrix, linkage)
-    if k_max == 1 or count == 1 or (cv == 0.0 if chance is None else not chance.ruled_out):
+    if k_max == 1 or count == 1 or (cv == 0.0 if chance is None else not chance.speaks_for_groups):
         return tree.cut(1), KSelection(k=1, cv=cv, window=(1,), scores={1: 0.0})
     if cv == 0.0:
         return tree.cut(count), KSelection(k=count, cv=cv, window=(count,), scores={count: 0.0})

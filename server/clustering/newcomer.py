@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from common.signature import Signature
 
-Distance = Callable[[Sequence[Signature]], NDArray[np.float64]]
+# Of signatures, and the samples that each describes.
+Distance = Callable[[Sequence[Signature], Sequence[int]], NDArray[np.float64]]
 
 DRAWS = 50
 # Members that a newcomer is compared with, evenly from all groups; more would only cost time.
@@ -48,10 +49,11 @@ def find_place(
     """
     chosen = _sample(labels)
     kept, groups = [members[i] for i in chosen], labels[chosen]
+    described = [sizes[i] for i in chosen]
     trace = within_trace([*members, newcomer], [*sizes, size])
     certain = np.full(len(newcomer.classes), np.inf)
     redraws = [redrawn(newcomer, certain, size, trace, rng) for _ in range(DRAWS)]
-    matrix = distance([*kept, newcomer, *redraws])
+    matrix = distance([*kept, newcomer, *redraws], [*described, *[size] * (DRAWS + 1)])
     to_groups = _means(matrix[len(kept) :, : len(kept)], groups)
     names = np.unique(groups)
     nearest = int(to_groups[0].argmin())
@@ -61,7 +63,7 @@ def find_place(
     typical, known = pooled([members[i] for i in inside], [sizes[i] for i in inside])
     alike = [redrawn(typical, known, size, trace, rng) for _ in range(DRAWS)]
     # Among all, so that sites without a common class are as far apart here as there.
-    beside = distance([*kept, *alike])[len(kept) :, : len(kept)][:, own].mean(axis=1)
+    beside = distance([*kept, *alike], [*described, *[size] * DRAWS])[len(kept) :, : len(kept)][:, own].mean(axis=1)
     reach = max(float(np.quantile(beside, 1 - LEVEL)), _widest(matrix[: len(kept), : len(kept)][np.ix_(own, own)]))
     return Place(int(names[nearest]), confidence, bool(to_groups[0, nearest] <= reach))
 
@@ -79,7 +81,8 @@ def redrawn(
     spread = np.sqrt(trace * (1 / counts[present] + 1 / known[present]) / source.dimension)
     noise = spread[:, None] * rng.normal(size=(len(present), source.dimension))
     prototypes = (source.prototypes[present] + noise).astype(np.float32)
-    return Signature(source.classes[present], prototypes, counts[present] / size)
+    scatter = trace * (1 - 1 / counts[present])
+    return Signature(source.classes[present], prototypes, counts[present] / size, scatter)
 
 
 def pooled(signatures: Sequence[Signature], sizes: Sequence[int]) -> tuple[Signature, NDArray[np.float64]]:

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -195,7 +196,7 @@ def _clusters(event: GroupsFormed, compared: bool) -> dict[str, object]:
         "cv": None if event.cv is None else run_directory.finite(event.cv),
         "window": event.k_window,
         "silhouette": scores or None,
-        "chance": None if event.chance is None else {"shares": event.chance.shares, "means": event.chance.means},
+        "chance": None if event.chance is None else asdict(event.chance),
         "distance_order": event.sites if compared else None,
     }
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from common.config import Config
 from common.readable import duration
+from server.history.chance_words import shares_in_the_softmax
 from server.history.events import (
     CheckpointFailed,
     Event,
@@ -357,6 +358,8 @@ def _grouping(event: GroupsFormed) -> str:
         return text
     if event.chance is not None and not event.chance.ruled_out and len(sizes) == 1:
         return f"{text}; the sites differ no more than chance"
+    if event.chance is not None and not event.chance.speaks_for_groups and len(sizes) == 1:
+        return f"{text}; {shares_in_the_softmax(event.chance)}"
     if event.cv == 0:
         return f"{text}; all distances are equal"
     if len(sizes) in event.k_scores:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from common.config import ClusterSettings, Config
 from common.randomness import generator
 from common.signature import Signature
-from server.clustering import Chance, chance_of, find_place, overlap_distance
+from server.clustering import Chance, appearance_distance, chance_of, find_place, overlap_distance
 from server.methods.method import Described, Method
 from server.methods.partition import Agglomerative
 from server.methods.training import Placement
@@ -31,22 +31,28 @@ def _between(signatures: Sequence[Signature], settings: ClusterSettings) -> NDAr
     )
 
 
-def _chance(sites: Sequence[Described]) -> Chance:
+def _appearance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
+    return appearance_distance([site.fingerprint for site in sites], [site.card.named_samples for site in sites])
+
+
+def _chance(sites: Sequence[Described], config: Config) -> Chance:
     return chance_of(
         [site.fingerprint for site in sites],
         [site.card.named_samples for site in sites],
         np.array([site.card.withheld for site in sites], np.int64),
+        shares_count=config.cluster.rule == "published" or config.train.prior == "off",
     )
 
 
 def _place(members: Sequence[Described], labels: NDArray[np.int64], newcomer: Described, config: Config) -> Placement:
+    by_appearance = _chance(members, config).only_means_count
     found = find_place(
         newcomer.fingerprint,
         newcomer.card.named_samples,
         [member.fingerprint for member in members],
         [member.card.named_samples for member in members],
         labels,
-        lambda signatures: _between(signatures, config.cluster),
+        appearance_distance if by_appearance else lambda signatures, _: _between(signatures, config.cluster),
         generator(config.seed, "newcomer", newcomer.card.name),
     )
     return Placement(found.group, found.confidence, found.fits)
@@ -61,6 +67,7 @@ METHOD = Method(
     fingerprint="signature",
     distance=_distance,
     chance=_chance,
+    appearance=_appearance,
     place=_place,
     partition=Agglomerative(),
     settings_used=(

@@ -59,7 +59,7 @@ class Described(Protocol):
 Distance = Callable[[Sequence[Described], Config], NDArray[np.float64]]
 # The members with their groups, and the newcomer.
 Place = Callable[[Sequence[Described], NDArray[np.int64], Described, Config], Placement]
-ChanceTest = Callable[[Sequence[Described]], Chance]
+ChanceTest = Callable[[Sequence[Described], Config], Chance]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ class Method:
         Distance matrix of the sites; None: the partition needs none.
     chance
         Tests whether the sites differ by more than chance; None: their fingerprints do not tell.
+    appearance
+        Distance matrix by which sites are grouped where only how classes look is a reason to; None: `distance`.
     place
         Finds the place of a newcomer by what the fingerprints tell of their own noise; None: `partition` does, by
         distance.
@@ -116,6 +118,7 @@ class Method:
     fingerprint: str | None = None
     distance: Distance | None = None
     chance: ChanceTest | None = None
+    appearance: Distance | None = None
     place: Place | None = None
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"
@@ -131,6 +134,10 @@ class Method:
     def variant(self, **changes: Any) -> Method:
         """The same recipe but for `changes`."""
         return replace(self, **changes)
+
+    def grouped_by(self, chance: Chance | None) -> Distance | None:
+        """The distance by which sites are grouped, given what speaks for groups."""
+        return self.appearance if self.appearance and chance and chance.only_means_count else self.distance
 
     @property
     def one_round(self) -> bool:

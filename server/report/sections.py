@@ -17,6 +17,7 @@ from server.report.comparison_section import comparison_section
 from server.report.course_figures import STAGES, cost_figures, evidence_words, moves_figure
 from server.report.difference_words import DIFFERENCE_COLUMNS, difference_rows, difference_words
 from server.report.grouping_figures import grouping_figures
+from server.report.grouping_words import choice_of_k, doubtful, verdict
 from server.report.markup import group_chip, paragraph, table, tiles
 from server.report.palette import group_colour, group_symbol
 from server.report.record import Incident, RunRecord, accuracies, figures_of
@@ -24,7 +25,7 @@ from server.report.section import MOST_ROWS, Section
 from server.report.study import Study, study
 from server.report.training_figures import training_figures
 from server.report.wording import count, names
-from server.report.words import choice_of_k, doubtful, sentences, verdict
+from server.report.words import sentences
 
 _KEPT = {
     "group": "their group's model",

@@ -28,6 +28,8 @@ from server.methods.partition import Agglomerative
 from server.report.record import RunRecord
 
 LEFT_OUT = 0.2
+# Shares of draws from which a grouping is called steady, and fairly steady.
+SURE, UNSURE = 0.9, 0.75
 # Up to so many sites, so many draws: 100 are enough for shares within some 5 %; fewer where a single one takes long.
 _DRAWS = ((250, 100), (2000, 40), (math.inf, 10))
 # A site whose lead over the next group is smaller than this is hard to place.

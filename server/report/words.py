@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
 
 from common.readable import duration, megabytes, percent
-from server.clustering import Chance
-from server.clustering.guarded import NO_STRUCTURE
 from server.groups import dominant
-from server.history.events import RehearsalDone
 from server.report.beside_local import joining_words, local_run
 from server.report.record import RunRecord, accuracies
-from server.report.study import LEFT_OUT, Study, reading
+from server.report.study import LEFT_OUT, SURE, UNSURE, Study
 from server.report.training_figures import baseline, naming_accuracy
 from server.report.wording import count, names
 
-_SURE, _UNSURE = 0.9, 0.75
 # Accuracies that differ by fewer standard errors than this cannot be told apart.
 _STANDARD_ERRORS = 2.0
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether groups are worth it, judged by the signatures alone."""
-
-    answer: Literal["yes", "unsure", "no"]
-    words: str
 
 
 def sentences(record: RunRecord, study: Study | None, others: Sequence[RunRecord]) -> list[str]:
@@ -169,174 +153,10 @@ def _steadiness(record: RunRecord, study: Study) -> str:
     labels = record.grouping.labels
     together, apart = study.stability.kept_together(labels), study.stability.kept_apart(labels)
     weakest = min(value for value in (together, apart) if not math.isnan(value))
-    word = "steady" if weakest >= _SURE else "fairly steady" if weakest >= _UNSURE else "shaky"
+    word = "steady" if weakest >= SURE else "fairly steady" if weakest >= UNSURE else "shaky"
     parts = []
     if not math.isnan(together):
         parts.append(f"{_share(together)} of the pairs in one group stay together")
     if not math.isnan(apart):
         parts.append(f"{_share(apart)} of the pairs in two groups stay apart")
     return f"{word}: with {LEFT_OUT:.0%} of the sites left out {' and '.join(parts)}"
-
-
-def verdict(record: RunRecord, study: Study | None) -> Verdict | None:
-    """Say whether groups are worth it at all; None where the run did not compare the sites."""
-    if study is None or record.grouping is None:
-        return None
-    sites, k = len(record.grouping.sites), len(np.unique(record.grouping.labels))
-    if sites == 1:
-        return Verdict("no", "There is one site only, so there is nothing to group.")
-    chance = record.grouping.chance
-    if chance is not None and not chance.ruled_out:
-        return _no_more_than_chance(record, chance, k)
-    if k == 1:
-        chosen = (
-            "in the rehearsal more groups were not clearly better"
-            if record.rehearsal is not None
-            else "a single group was chosen all the same"
-        )
-        why = (
-            "the sites' data are alike, and the rule itself chose a single group"
-            if chance is None
-            else f"the sites differ by more than chance, {_how(chance)}, but {chosen}"
-        )
-        return Verdict("no", f"One group is as good: {why}. FedAvg (method = 'fedavg') does the same for less.")
-    structure = reading(study.silhouette)
-    measured = f"the mean silhouette of the {k} groups is {study.silhouette:.2f}, {structure} structure"
-    if chance is not None:
-        return _more_than_chance(record, study, chance, measured)
-    if study.silhouette <= NO_STRUCTURE:
-        return Verdict(
-            "no",
-            f"Hardly: {measured}. One group is likely to be as good; run FedAvg (method = 'fedavg') beside it before "
-            "you rely on groups.",
-        )
-    if study.stability is None:
-        return Verdict("unsure", f"Perhaps: {measured}, but with {sites} sites nobody can say how sure that is.")
-    labels = record.grouping.labels
-    weakest = np.nanmin([study.stability.kept_together(labels), study.stability.kept_apart(labels)])
-    if weakest < _UNSURE:
-        return Verdict(
-            "unsure",
-            f"Perhaps: {measured}, but the grouping is shaky when sites are left out. A fixed number of groups "
-            "(cluster.k) or more data at the doubtful sites may help.",
-        )
-    return Verdict("yes", f"Yes, by the signatures: {measured}, and it holds when sites are left out.")
-
-
-def _no_more_than_chance(record: RunRecord, chance: Chance, k: int) -> Verdict:
-    tested = f"{_p(chance.shares)} for the class shares, {_p(chance.means)} for how the classes look"
-    if k == 1:
-        return Verdict(
-            "no",
-            f"No: the sites differ no more than chance gives sites of these sizes ({tested}), so one model learns from "
-            "all of them. FedAvg (method = 'fedavg') does the same for less.",
-        )
-    if record.rehearsal is not None:
-        return Verdict(
-            "unsure",
-            f"Perhaps: in the rehearsal {k} groups were clearly better than one, but the sites differ no more than "
-            f"chance gives sites of these sizes ({tested}). Run FedAvg (method = 'fedavg') beside it before you rely "
-            "on groups.",
-        )
-    return Verdict(
-        "no",
-        f"Hardly: the sites differ no more than chance gives sites of these sizes ({tested}), and the {k} groups part "
-        "what belongs together. cluster.rule = 'guarded' with cluster.k = 0 would leave one group.",
-    )
-
-
-def _more_than_chance(record: RunRecord, study: Study, chance: Chance, measured: str) -> Verdict:
-    """Chance is ruled out, so what is left to say is how clear the groups are, and what they are about."""
-    assert record.grouping is not None
-    labels = record.grouping.labels
-    differ = f"the sites differ by more than chance, {_how(chance)}, and {measured}"
-    hint = "" if chance.means_differ else _of_shares_alone(record)
-    if study.silhouette <= NO_STRUCTURE:
-        return Verdict("unsure", f"Perhaps: {differ}: the groups run into each other.{hint}")
-    if study.stability is None:
-        return Verdict(
-            "unsure",
-            f"Perhaps: {differ}. With {len(labels)} sites nobody can say whether the same would belong together if "
-            f"others were there.{hint}",
-        )
-    weakest = np.nanmin([study.stability.kept_together(labels), study.stability.kept_apart(labels)])
-    if weakest < _UNSURE:
-        return Verdict(
-            "unsure",
-            f"Perhaps: {differ}, but who belongs together changes when sites are left out. A fixed number of groups "
-            f"(cluster.k) or more data at the doubtful sites may help.{hint}",
-        )
-    if record.rehearsal is not None:
-        return Verdict("yes", f"Yes, by rehearsal: {differ}; it holds when sites are left out.{hint}")
-    if hint:
-        return Verdict("unsure", f"Perhaps: {differ}, which holds when sites are left out.{hint}")
-    return Verdict("yes", f"Yes, by the signatures: {differ}; it holds when sites are left out.")
-
-
-def _of_shares_alone(record: RunRecord) -> str:
-    """What else helps where sites differ in their class shares only, and whether groups help beyond that."""
-    if record.rehearsal is not None:
-        return (
-            " It is class shares alone, which the heads of the rehearsal took into account: groups were clearly better "
-            "beyond that."
-        )
-    return (
-        " It is class shares alone: train.prior = 'site' takes them into account without parting anybody, and "
-        "cluster.choice = 'rehearsal' measures whether groups help beyond that."
-    )
-
-
-def _how(chance: Chance) -> str:
-    """In what sites differ."""
-    shares, means = f"class shares ({_p(chance.shares)})", f"how the classes look ({_p(chance.means)})"
-    if chance.shares_differ and chance.means_differ:
-        return f"in their {shares} and in {means}"
-    return f"in their {shares}" if chance.shares_differ else f"in {means}"
-
-
-def _p(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
-
-
-def choice_of_k(record: RunRecord, study: Study) -> str:
-    """What K was chosen, and how often the same comes out when sites are left out."""
-    assert record.grouping is not None
-    k = len(np.unique(record.grouping.labels))
-    if record.rehearsal is not None:
-        return _by_rehearsal(record.rehearsal)
-    if study.stability is None:
-        return f"{count(k, 'group')}."
-    same = study.stability.group_counts.get(k, 0)
-    others = [f"{other} ({times}×)" for other, times in study.stability.group_counts.items() if other != k]
-    rest = f"; otherwise {', '.join(others)}" if others else ""
-    if 2 * same < study.stability.draws:
-        rest += ". So their number is less sure than who belongs together; cluster.k fixes it"
-    return (
-        f"{count(k, 'group')}. With {LEFT_OUT:.0%} of the sites left out, {same} of {study.stability.draws} draws end "
-        f"with as many{rest}."
-    )
-
-
-def _by_rehearsal(rehearsal: RehearsalDone) -> str:
-    """What the rehearsal found, and whether the silhouette agrees."""
-    outcome = rehearsal.outcome
-    losses = dict(zip(outcome.ks, outcome.losses, strict=True))
-    best = min(losses, key=lambda k: (losses[k], k))
-    text = f"{count(outcome.k, 'group')}, by rehearsal: log loss {losses[outcome.k]:.3f}"
-    if outcome.k != 1:
-        text += f", {losses[1]:.3f} with one group"
-    if best != outcome.k:
-        text += f"; {best} would have {losses[best]:.3f}, which is not clearly better"
-    if rehearsal.by_silhouette == outcome.k:
-        return f"{text}. The silhouette chooses the same."
-    silhouette = losses.get(rehearsal.by_silhouette)
-    beside = "" if silhouette is None else f", with a log loss of {silhouette:.3f}"
-    rest = f"The silhouette would choose {rehearsal.by_silhouette}{beside}: trust the rehearsal, which measured it."
-    return f"{text}. {rest}"
-
-
-def doubtful(record: RunRecord, study: Study) -> str:
-    """Which sites are hard to place."""
-    assert record.grouping is not None
-    hard = [record.grouping.sites[i] for i in np.flatnonzero(study.hard)]
-    return f"Hard to place: {names(hard)}." if hard else "No site is hard to place."

@@ -75,7 +75,7 @@ def test_sites_with_the_same_data_are_one_group() -> None:
     assert set(event.labels) == {0}
     assert not compared
     withheld = np.array([site.card.withheld for site in sites])
-    assert event.chance == chance_of(*described(sites), withheld)
+    assert event.chance == chance_of(*described(sites), withheld, shares_count=False)
     # By all their samples, as if those were named, they would seem to differ.
     assert chance_of(described(sites)[0], [100] * 8).shares_differ
 
@@ -99,7 +99,7 @@ def test_a_newcomer_is_redrawn_with_the_samples_that_are_described() -> None:
 
     def by(size: int, sizes: list[int]) -> tuple[int, float, bool]:
         rng = generator(config.seed, "newcomer", newcomer.name)
-        found = find_place(last, size, signatures, sizes, labels, lambda s: overlap_distance(s, rule="guarded"), rng)
+        found = find_place(last, size, signatures, sizes, labels, lambda s, _: overlap_distance(s, rule="guarded"), rng)
         return found.group, found.confidence, found.fits
 
     assert (placed.group, placed.confidence, placed.fits) == by(size, sizes)

@@ -12,10 +12,10 @@ from server.clustering import Chance, Rehearsed
 from server.history.events import RehearsalDone
 from server.report import read_run
 from server.report.grouping_figures import grouping_figures
+from server.report.grouping_words import choice_of_k, verdict
 from server.report.record import RunRecord
 from server.report.study import study
 from server.report.tree_figures import choice_figure
-from server.report.words import choice_of_k, verdict
 
 
 def record_of(path: Path, chance: Chance | None, **plot: object) -> RunRecord:
@@ -36,6 +36,15 @@ def record_of(path: Path, chance: Chance | None, **plot: object) -> RunRecord:
         (Chance(1e-9, 1e-9), {"spread": 0.1, "sites": 3}, "unsure", "3 sites"),
         (Chance(1e-9, 1e-9), {"kinds": 1, "spread": 0.0}, "no", "a single group was chosen all the same"),
         (Chance(0.5, 0.5), {"kinds": 1, "spread": 0.0}, "no", "learns from all of them"),
+        (
+            Chance(1e-9, 0.5, False),
+            {"kinds": 1, "spread": 0.1},
+            "no",
+            "by more than chance (p = 0.50): one",
+        ),
+        (Chance(1e-9, 0.5, False), {"spread": 0.1}, "unsure", "cluster.k = 0 would leave one group"),
+        (Chance(1e-9, 0.5, False, 4), {"spread": 0.1}, "unsure", "no class is shared"),
+        (Chance(1e-9, 1e-9, False), {"spread": 0.1}, "yes", "holds when sites are left out"),
     ],
 )
 def test_the_verdict_follows_the_test_of_chance(
@@ -54,6 +63,8 @@ def test_the_verdict_follows_the_test_of_chance(
         (Chance(1e-9, 0.5), {"spread": 0.1}, "yes", "which the heads of the rehearsal took into account"),
         (Chance(1e-9, 1e-9), {"spread": 0.1}, "yes", "Yes, by rehearsal"),
         (Chance(1e-9, 1e-9), {"kinds": 1, "spread": 0.0}, "no", "more groups were not clearly better"),
+        (Chance(1e-9, 0.5, False), {"spread": 0.1}, "unsure", "4 groups were clearly better than one, but the sites'"),
+        (Chance(1e-9, 0.5, False), {"kinds": 1, "spread": 0.0}, "no", "every site's own shares are in its softmax"),
     ],
 )
 def test_after_a_rehearsal_none_is_recommended_and_its_choice_is_not_called_chance(

@@ -35,13 +35,14 @@ from server.listeners.journal import Journal
 from server.listeners.summary import Summary
 from server.migration import Evidence
 from server.report import page, read_run
+from server.report.grouping_words import choice_of_k, doubtful, verdict
 from server.report.pair_figures import _block_means
 from server.report.palette import DARK, DARK_SCALE, LIGHT, LIGHT_SCALE
 from server.report.record import accuracies
 from server.report.sections import sections
 from server.report.study import reading, study
 from server.report.training_figures import naming_accuracy, worst_sites
-from server.report.words import choice_of_k, doubtful, sentences, verdict, who_decides, worse_sites
+from server.report.words import sentences, who_decides, worse_sites
 from tests.support.contrast import contrast
 from tests.support.runs import MakeConfig, failed, on, run_to_disk
 from tests.support.tables import wine_settings
