@@ -74,7 +74,7 @@ def measure(sites: int, rounds: int, *flags: str) -> Measured:
         with ended(Federation(root)) as federation:
             federation.provision(names)
             federation.start_server()
-            files = [_share(federation, name, number, sites) for number, name in enumerate(names)]
+            files = [share_of_digits(federation, name, number, sites) for number, name in enumerate(names)]
             started = federation.start("sites", "site", *map(str, files), *flags)
             meter = _Meter(started.process.pid)
             out = root / "out"
@@ -90,7 +90,8 @@ def measure(sites: int, rounds: int, *flags: str) -> Measured:
         return Measured(formed.time - asked.time, seconds, megabytes)
 
 
-def _share(federation: Federation, name: str, number: int, count: int) -> Path:
+def share_of_digits(federation: Federation, name: str, number: int, count: int) -> Path:
+    """The start file of a site that has a share of the digits."""
     path = federation.layout.kit(name) / "site.toml"
     text = path.read_text().replace("port = 9094", f"port = {free_ports(1)[0]}")
     text = text.replace('cache = ""', f'cache = "{federation.root / "cache"}"')

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from client.answers.final import keep, personalise, take_answer
 from client.answers.introduction import hello, introduce
-from client.answers.refusal import reason_of
+from client.answers.refusal import is_passing, reason_of
 from client.answers.round import answer_question, test_round, train_round
 from client.fingerprints import FINGERPRINTS
 from client.identity import identify
@@ -48,7 +48,7 @@ def reply(message: Message, context: Context, answer: Answer) -> Message:
         # Not left to Flower, whose error reply would carry the text of any exception.
         _log.exception("this request cannot be served")
         reason = reason_of(error, identity)
-        content = wire.pack_refusal(reason)
+        content = wire.pack_refusal(reason, passing=is_passing(error, identity))
         if gate is not None:
             gate.note_refusal(question, reason)
     return Message(content, reply_to=message)

@@ -7,10 +7,10 @@ their kind leaves.
 from __future__ import annotations
 
 from client.collaboration import MapIsGone
-from client.data import NoUsableData
+from client.data import DataAway, NoUsableData
 from client.encoder import EncoderError
 from client.identity import Identity
-from client.policy.rules import Declined
+from client.policy.rules import Declined, LedgerUnwritable
 from client.training import TrainingDiverged
 from common import wire
 from common.config import SettingsError
@@ -21,8 +21,18 @@ _PUBLIC = (EncoderError, NetworkError, TrainingDiverged, Declined, wire.WireErro
 _KINDS = {
     MapIsGone: "its private map is gone",
     NoUsableData: "no usable data",
+    DataAway: "its data are not there",
     SettingsError: "its data or node config is not as agreed",
 }
+
+
+def is_passing(error: Exception, identity: Identity | None) -> bool:
+    """Whether the same question may well be answered in a while: a folder is not mounted, or a disk is full."""
+    if identity is None or identity.is_simulated:
+        return False
+    return isinstance(error, OSError | DataAway | LedgerUnwritable) or (
+        isinstance(error, NoUsableData) and error.is_empty
+    )
 
 
 def reason_of(error: Exception, identity: Identity | None) -> str:

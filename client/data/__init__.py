@@ -3,10 +3,11 @@
 from client.data.partition import partition
 from client.data.samples import Fault, Samples, Undecodable
 from client.data.site import NoUsableData, SiteData, load_site
-from client.data.sources import discover_classes, open_source
+from client.data.sources import DataAway, discover_classes, open_source
 from client.data.split import split
 
 __all__ = [
+    "DataAway",
     "Fault",
     "NoUsableData",
     "Samples",

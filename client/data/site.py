@@ -35,13 +35,16 @@ _SHOWN_REASONS = 5
 
 
 class NoUsableData(ValueError):
-    """A site that has nothing to train on; the message names the site and the first reasons."""
+    """A site that has nothing to train on; the message names the site and the first reasons.
 
-    def __init__(self, name: str, reasons: Sequence[str]) -> None:
+    `is_empty`: nothing is there, not even what cannot be used.
+    """
+
+    def __init__(self, name: str, reasons: Sequence[str], *, is_empty: bool = False) -> None:
         more = len(reasons) - _SHOWN_REASONS
         shown = "; ".join(reasons[:_SHOWN_REASONS]) + (f"; and {more} more" if more > 0 else "")
         super().__init__(f"site {name} has no usable data: {shown}")
-        self.name, self.reasons = name, tuple(reasons)
+        self.name, self.reasons, self.is_empty = name, tuple(reasons), is_empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,9 +199,9 @@ def _read_own(name: str, path: Path, data: DataSettings, seed: int, cache: Path)
     faults = _faults(samples, decoded)
     share = _usable(decoded, len(samples))
     if len(share) == 0:
-        raise NoUsableData(
-            name, [f"{fault.name} {fault.reason}" for fault in faults] or [f"no samples found in {path}"]
-        )
+        reasons = [f"{fault.name} {fault.reason}" for fault in faults] or [f"no samples found in {path}"]
+        # Where a disk is not mounted there is an empty folder.
+        raise NoUsableData(name, reasons, is_empty=not faults)
     parted = _split_for_good if data.watch else _split
     train, test = parted(samples, share, data.test_fraction, seed, name)
     classes, secret = agreed_classes(data), _secret(samples)

@@ -14,6 +14,10 @@ from common.classes import KNOWN, agreed_classes
 from common.config import DataSettings, SettingsError
 
 
+class DataAway(SettingsError):
+    """A source that is not where it should be; it may come back, where a disk is mounted."""
+
+
 def open_source(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path) -> Samples:
     """List a source's samples. No image is decoded yet.
 
@@ -67,7 +71,7 @@ def _locate(data: DataSettings, path: Path | None) -> tuple[str, Path]:
     else:
         raise SettingsError(f"data.path is empty: data.source = {data.source!r} needs to know where the data are")
     if not place.exists():
-        raise SettingsError(f"{place} does not exist: correct {setting}")
+        raise DataAway(f"{place} does not exist: correct {setting}")
     if data.source == "table":
         if place.is_dir() or place.suffix.lower() not in (".csv", ".parquet"):
             raise SettingsError(

@@ -15,7 +15,7 @@ from client.identity import Identity, cache_folder
 from client.policy.ledger import Entry, Ledger, LedgerBroken, What
 from client.policy.policy import Policy
 from client.policy.question import Question
-from client.policy.rules import Declined, check, check_demonstration, is_approved
+from client.policy.rules import Declined, LedgerUnwritable, check, check_demonstration, is_approved
 from client.policy.words import what_it_sends
 from common.wire import Task, size
 
@@ -96,7 +96,7 @@ class PolicyGate:
             raise Declined("its ledger is not as it was left: until somebody has looked, it answers nothing") from None
         except OSError as error:
             _log.error("%s cannot be written: %s", self._ledger.path, error)
-            raise Declined("its ledger cannot be written, and without it the site answers nothing") from None
+            raise LedgerUnwritable("its ledger cannot be written, and without it the site answers nothing") from None
         return as_split_here(self._policy, question.task)
 
     def let_out(self, question: Question, content: RecordDict) -> None:

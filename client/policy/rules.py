@@ -26,6 +26,10 @@ class Declined(SettingsError):
     """A question that the site's policy does not answer; the message names the line, and nothing of the data."""
 
 
+class LedgerUnwritable(Declined):
+    """Nothing is answered, because it could not be noted."""
+
+
 def check(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> None:
     """Raise `Declined` for the first line of the policy that a question goes against."""
     for rule in RULES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from common.site_card import SiteCard
 from common.wire.introduction import Introduction, pack_introduction, unpack_introduction
-from common.wire.records import VERSION, WireError, pack_arrays, plain_text, size, unpack_arrays
+from common.wire.records import VERSION, Refusal, WireError, pack_arrays, plain_text, size, unpack_arrays
 from common.wire.reply import (
     KEPT,
     Answered,
@@ -28,7 +28,7 @@ from common.wire.reply import (
 from common.wire.task import Task, pack_extras, pack_task, unpack_extras, unpack_model, unpack_task
 
 __all__ = [
-    "KEPT", "VERSION", "Answered", "Evaluation", "Introduction", "SiteCard", "Task", "Update", "WireError",
+    "KEPT", "VERSION", "Answered", "Evaluation", "Introduction", "Refusal", "SiteCard", "Task", "Update", "WireError",
     "pack_answered", "pack_arrays", "pack_evaluation", "pack_extras", "pack_introduction", "pack_kept",
     "pack_refusal", "pack_task", "pack_untested", "pack_update", "plain_text", "size", "unpack_answered",
     "unpack_arrays", "unpack_evaluation", "unpack_extras", "unpack_introduction", "unpack_kept", "unpack_model",

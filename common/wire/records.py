@@ -33,6 +33,14 @@ class WireError(ValueError):
     """A message that does not say what it should; the text names the fault."""
 
 
+class Refusal(WireError):
+    """A site says why it does not answer. `passing`: it may answer the same question in a while."""
+
+    def __init__(self, reason: str, *, passing: bool) -> None:
+        super().__init__(reason)
+        self.passing = passing
+
+
 def plain_text(value: object) -> str:
     """Foreign text, cut and without control characters: it is shown in terminals and logs."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(value)[:MAX_REASON])
@@ -131,7 +139,8 @@ def scalars_of(content: RecordDict, key: str, kind: type[ConfigRecord] | type[Me
     if not isinstance(record, kind):
         refusal = content.get("refusal")
         if isinstance(refusal, ConfigRecord):
-            raise WireError(plain_text(refusal.get("reason", "no reason given")))
+            reason = plain_text(refusal.get("reason", "no reason given"))
+            raise Refusal(reason, passing=refusal.get("passing") is True)
         raise WireError(f"the message carries no {key!r} record")
     if (version := record.get("version")) != VERSION:
         raise WireError(f"wire format version {version!r}, this side speaks {VERSION}: update the older side")

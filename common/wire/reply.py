@@ -76,9 +76,11 @@ class Answered:
     seconds: float
 
 
-def pack_refusal(reason: str) -> RecordDict:
-    """Say why a request cannot be served."""
-    return RecordDict({"refusal": ConfigRecord({"version": VERSION, "reason": reason[:MAX_REASON]})})
+def pack_refusal(reason: str, *, passing: bool = False) -> RecordDict:
+    """Say why a request cannot be served; `passing`: perhaps it can in a while."""
+    return RecordDict(
+        {"refusal": ConfigRecord({"version": VERSION, "reason": reason[:MAX_REASON], "passing": passing})}
+    )
 
 
 def pack_untested(reason: str) -> RecordDict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,12 @@ from server.history.events import Audience, SiteLeftOut, Stage
 from server.methods import Method
 from server.roster import Member, Roster, common_form, common_weights
 
+_log = logging.getLogger("coterie")
+
 _MOST_FAILURES = 3
+# Seconds after which a site is asked again at the start that may answer in a while: its data are not there, its disk is
+# full. A minute in all; after that it is asked once in every round.
+_SECOND_TRIES = (2.0, 4.0, 8.0, 16.0, 30.0)
 
 # Of a round, to a member or to somebody who is not known yet.
 WriteTask = Callable[[int, Member | None], wire.Task]
@@ -87,12 +94,39 @@ class Enrolment:
     ) -> list[tuple[wire.Introduction, int]]:
         """Ask nodes who they are; return those that can take part with their node ids, by name."""
         found: dict[str, tuple[wire.Introduction, int]] = {}
+        end = time.monotonic() + self._config.round.start_timeout
+        # In a round all other sites would wait for the second try.
+        pauses = list(_SECOND_TRIES) if round_number == 0 else []
+        while nodes:
+            may_wait = bool(pauses) and time.monotonic() + pauses[0] < end
+            away = self._introduced(grid, nodes, round_number, found, is_last_try=not may_wait)
+            if away:
+                grid.rest(pauses.pop(0))
+            nodes = sorted(away & set(grid.get_node_ids()))
+        return self._comparable(self._alike(found, round_number), round_number)
+
+    def _introduced(
+        self,
+        grid: StreamingGrid,
+        nodes: list[int],
+        round_number: int,
+        found: dict[str, tuple[wire.Introduction, int]],
+        *,
+        is_last_try: bool,
+    ) -> set[int]:
+        """Ask nodes who they are, and put what they say into `found`; return who is to be asked again in a while."""
+        away: set[int] = set()
         # Once training has begun, all other sites wait meanwhile: a silent newcomer is tried again next round.
         timeout = self._config.round.deadline if round_number == 0 else self._patience
 
         def fail(node: Addressee, failure: Failure) -> None:
             if failure.is_wrong:
                 self._turn_away(node, round_number, failure.reason)
+            elif failure.is_passing and not is_last_try:
+                away.add(node.node_id)
+                _log.warning("%s: %s; it is asked again in a while", node.name, failure.reason)
+            elif failure.is_passing:
+                self._put_off(node, round_number, failure.reason)
             else:
                 self._failures[node.node_id] += 1
                 self._put_off(node, round_number, failure.reason)
@@ -105,7 +139,7 @@ class Enrolment:
                 self._put_off(node, round_number, _clash(name))
                 continue
             found[name] = (introduction, node.node_id)
-        return self._comparable(self._alike(found, round_number), round_number)
+        return away
 
     def ask_again(
         self, grid: StreamingGrid, members: Sequence[Member], round_number: int

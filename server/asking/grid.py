@@ -138,6 +138,10 @@ class StreamingGrid(Grid):
                 return nodes
             self._pause(0.1)
 
+    def rest(self, seconds: float) -> None:
+        """Let so much time pass, unless the operator wants the run to stop."""
+        self._pause(seconds)
+
     def was_asked(self, node_id: int) -> bool:
         """Whether the last stage got as far as sending this node its message."""
         return node_id in self._asked.values()

@@ -59,10 +59,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no usable answer. `is_wrong`: there is one, but not what it should be."""
+    """Why there is no usable answer.
+
+    `is_wrong`: there is one, but not what it should be. `is_passing`: the site says that it may answer in a while.
+    """
 
     reason: str
     is_wrong: bool = False
+    is_passing: bool = False
 
 
 class Exchange(Generic[M, A]):
@@ -154,7 +158,8 @@ class Exchange(Generic[M, A]):
         try:
             answer = self._read(member, reply.content)
         except UNUSABLE as error:
-            self._fail(member, Failure(str(error), is_wrong=True))
+            passing = isinstance(error, wire.Refusal) and error.passing
+            self._fail(member, Failure(str(error), is_wrong=not passing, is_passing=passing))
             return None
         stage, number, sent = self._sent[member.node_id]
         received = wire.size(reply.content)
