@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="coterie-") as scratch:
         supervise(
             services(path, settings, new_secret(Path(scratch)), insecure=options.insecure),
-            flower_environment(path.parent / "flwr"),
+            flower_environment(path.parent / "flwr", [control.to_call.host]),
             path.parent,
             each_pulse=look,
         )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.deployment.proxy import connect
 from common.config import SettingsError
 
 FLEET_PORT = 9092
 CONTROL_PORT = 8000
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
-_EVERYWHERE = ("0.0.0.0", "::")
+# What listens on every network card → how this machine itself calls it.
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _PATIENCE = 5.0  # seconds to wait for an answer
 
 
@@ -32,7 +35,14 @@ class Address:
     @property
     def to_call(self) -> Address:
         """Where this machine itself reaches what listens here."""
-        return Address("127.0.0.1", self.port) if self.host in _EVERYWHERE else self
+        return Address(_HERE.get(self.host, self.host), self.port)
+
+    def everywhere(self) -> Address:
+        """Where to listen, for others to call this address: on all network cards, or here alone."""
+        is_ip6 = ":" in self.host
+        if self.is_local:
+            return self if is_ip6 else Address("127.0.0.1", self.port)
+        return Address("::" if is_ip6 else "0.0.0.0", self.port)
 
     @property
     def is_local(self) -> bool:
@@ -51,7 +61,7 @@ def is_ip(host: str) -> bool:
 
 def check_host(host: str) -> str:
     """Return a host that sites can call, or raise saying why it cannot be one."""
-    if host in _EVERYWHERE:
+    if host in _HERE:
         raise SettingsError(f"{host} means every network card of the server: name the one address that sites can call")
     labels = host.removesuffix(".").split(".")
     if is_ip(host) or (len(host) <= 253 and all(_LABEL.fullmatch(label) for label in labels)):
@@ -95,7 +105,7 @@ def greet(address: Address, authority: Path | None) -> str:
     raises `SettingsError`, because waiting would not make it right.
     """
     try:
-        with socket.create_connection((address.host, address.port), _PATIENCE) as connection:
+        with connect(address.host, address.port, os.environ, _PATIENCE) as connection:
             if authority is not None:
                 context = ssl.create_default_context(cafile=str(authority))
                 context.set_alpn_protocols(["h2"])

@@ -58,13 +58,16 @@ def provision(
 
 def _first_settings(address: Address, also: tuple[str, ...], control: Address) -> ServerFile:
     names = [check_host(address.host), *(check_host(host) for host in also)]
-    if not control.is_local:
+    if not control.is_local or ":" in control.host:
         names.append(check_host(control.host))
+    if ":" in control.host:
+        # As this machine itself calls it.
+        names.append("::1")
     return ServerFile(
         address=str(address),
         names=tuple(dict.fromkeys([*names, *_ALWAYS])),
-        listen=str(Address("127.0.0.1" if address.is_local else "0.0.0.0", address.port)),
-        control=str(control if control.is_local else Address("0.0.0.0", control.port)),
+        listen=str(address.everywhere()),
+        control=str(control if control.is_local else control.everywhere()),
     )
 
 

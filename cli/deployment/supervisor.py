@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from cli.deployment.proxy import for_programs
 from common.config import SettingsError
 
 _PULSE = 0.3  # seconds between two looks at the programs
@@ -32,11 +33,14 @@ def say(text: str) -> None:
     print(f"coterie: {text}", file=sys.stderr, flush=True)
 
 
-def flower_environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's programs: no telemetry, no updates, no installing, and its files in `home`."""
+def flower_environment(home: Path, direct: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment of Flower's programs: no telemetry, no updates, no installing, and its files in `home`.
+
+    `direct` are hosts that are never called through a web proxy.
+    """
     return {
         "FLWR_HOME": str(home),
-        **os.environ,
+        **for_programs(os.environ, direct),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

@@ -309,6 +309,34 @@ def test_addresses(text: str, address: Address, written: str) -> None:
     assert str(address) == written
 
 
+@pytest.mark.parametrize(
+    ("server", "control", "listen", "listens_for_control", "names"),
+    [
+        ("[::1]:9443", "[::1]:9", "[::1]:9443", "[::1]:9", {"::1"}),
+        ("[2001:db8::1]:9443", "127.0.0.1:9", "[::]:9443", "127.0.0.1:9", {"2001:db8::1"}),
+        ("fl.example.org", "[2001:db8::1]:9", "0.0.0.0:9092", "[::]:9", {"fl.example.org", "2001:db8::1", "::1"}),
+        ("10.1.2.3", "10.1.2.3:9", "0.0.0.0:9092", "0.0.0.0:9", {"10.1.2.3"}),
+    ],
+)
+def test_where_a_server_listens_follows_from_where_it_is_called(
+    tmp_path: Path, server: str, control: str, listen: str, listens_for_control: str, names: set[str]
+) -> None:
+    layout = Layout(tmp_path)
+    provision(layout, server=server, also=(), control=control, sites=["a"], now=NOW)
+    made = read_start_file(layout.server_file, ServerFile)
+    assert (made.listen, made.control) == (listen, listens_for_control)
+    for name in names:
+        assert name in authority.hosts_of(authority.read_certificate(layout.server / "server.crt"))
+    site = read_start_file(layout.kit("a") / "site.toml", SiteFile)
+    assert parse_address(site.server, 1) == parse_address(server, 9092)
+
+
+def test_how_a_machine_calls_what_listens_everywhere() -> None:
+    assert parse_address("[::]:1", 0).to_call == Address("::1", 1)
+    assert parse_address("0.0.0.0:1", 0).to_call == Address("127.0.0.1", 1)
+    assert parse_address("[2001:db8::1]:1", 0).to_call == Address("2001:db8::1", 1)
+
+
 @pytest.mark.parametrize("text", ["host:", "host:0", "host:65536", "host:port", ":9092", ""])
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(SettingsError):
