@@ -23,7 +23,9 @@ def site_card(
     *,
     group: int,
     round_number: int,
+    method: str = "",
     run: str = "",
+    trained_on: tuple[int, ...] = (),
     shares: tuple[float, ...] = (),
     kept: str = "group",
     blend: float | None = None,
@@ -32,8 +34,10 @@ def site_card(
 ) -> ModelCard:
     """The card of a model that the site keeps; `metrics` are those of its own test split, `shares` its classes'."""
     about = {
+        "trained_on": trained_on,
         "shares": shares,
         "site": identity.name,
+        "method": method,
         "run": run,
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "kept": kept,
@@ -44,12 +48,12 @@ def site_card(
     return describe(settings, classes, group, round_number, metrics).model_copy(update=about)
 
 
-def keep_model(folder: Path, run: int, state: State, card: ModelCard) -> Path:
-    """Write the model and its card to `folder`/run-<number>; return the model's path.
+def keep_model(folder: Path, run: str, state: State, card: ModelCard) -> Path:
+    """Write the model and its card to `folder`/run-<stamp>; return the model's path.
 
-    The folder is the site's own; of what the server says only a number takes part in a path.
+    The folder is the site's own; of what the server says only hexadecimal digits take part in a path.
     """
-    place = folder / f"run-{run:d}"
+    place = folder / f"run-{int(run, 16):0{len(run)}x}"
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     save_model(place / MODEL, state, card)
     # For people; programs find the same card in the model file itself.

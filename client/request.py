@@ -51,6 +51,11 @@ class Request:
         return self.task.settings
 
     @property
+    def stamp(self) -> str:
+        """What tells the run from every other one, also after it was resumed; hexadecimal."""
+        return self.task.run or f"{self.run_id:x}"
+
+    @property
     def method(self) -> SiteMethod:
         """The site's half of the method."""
         return site_method(self.task.rule)

@@ -50,6 +50,9 @@ class TestResult(Section):
     macro_f1: float | None = Field(description="mean over the classes that occur")
     auc: float | None = Field(description="mean of the one-versus-rest areas")
     loss: float | None = Field(description="mean cross-entropy")
+    naming: float | None = Field(
+        None, description="accuracy of always naming the most frequent class of that split; a model must beat it"
+    )
 
 
 class ModelCard(Section):
@@ -92,8 +95,11 @@ class ModelCard(Section):
     round: int = Field(ge=0, description="rounds of training behind it")
     seed: int = Field(0, ge=0, description="seed of the run")
     site: str = Field("", description="the site that keeps it; empty: the coordinator")
-    run: str = Field("", description="Flower's number of the run, at a site")
+    run: str = Field("", description="at a site: the run's stamp, as in its run.json and in the folder's name")
     date: str = Field("", description="when the site received it")
+    trained_on: tuple[int, ...] = Field(
+        (), description="at a site: its own training samples of each class, in the order of classes"
+    )
     test: TestResult | None = Field(None, description="on the site's own test split; for the coordinator all members'")
     note: str = Field("", description="what to know before using it or passing it on")
 
@@ -107,6 +113,8 @@ class ModelCard(Section):
             raise ValueError("a model has a projection if it reads projected embeddings, and only then")
         if self.shares and (len(self.shares) != len(self.classes) or not all(0 < share <= 1 for share in self.shares)):
             raise ValueError("shares are numbers above 0 and at most 1, one for each class")
+        if self.trained_on and (len(self.trained_on) != len(self.classes) or min(self.trained_on) < 0):
+            raise ValueError("trained_on has a count for each class")
         if (self.kept == "blend") != (self.blend is not None):
             raise ValueError("a model has the weight of a blend if it is one, and only then")
         if self.network not in ("mlp", *HEADS) if self.input != "image" else self.network in HEADS:
@@ -196,6 +204,7 @@ def result_of(metrics: Metrics) -> TestResult:
         macro_f1=defined(metrics.macro_f1),
         auc=defined(metrics.auc),
         loss=defined(metrics.loss),
+        naming=defined(metrics.naming),
     )
 
 

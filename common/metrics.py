@@ -49,13 +49,17 @@ class EvaluationStatistics:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a reader sees of an evaluation. All but `count` are NaN where undefined."""
+    """What a reader sees of an evaluation. All but `count` are NaN where undefined.
+
+    `naming` is the accuracy of always naming the class that is most frequent among these samples.
+    """
 
     accuracy: float
     macro_f1: float
     auc: float
     loss: float
     count: int
+    naming: float = math.nan
 
 
 def from_logits(
@@ -147,6 +151,7 @@ def summarise(statistics: EvaluationStatistics) -> Metrics:
         auc=_macro_auc(statistics.histograms),
         loss=statistics.loss_sum / count,
         count=count,
+        naming=float(confusion.sum(axis=1).max() / count),
     )
 
 

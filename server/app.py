@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     logger = logging.getLogger("coterie")
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())
-    config = settle(parse(context.run_config))
+    config = run_directory.as_begun(settle(parse(context.run_config)))
     require_trackers(config.track)
     with run_directory.own_run(config) as directory:
         conduct(grid, config, run_listeners(directory, config.track), directory=directory)

@@ -447,6 +447,7 @@ class ClusteredStrategy(Strategy):
             rounds=self._config.rounds,
             run=self.setting.stamp,
             rule=self._method.rule,
+            method=self._method.name,
             training=self._rule,
             models=self._groups.models,
             tests=dict.fromkeys(test, tested.round_number) if tested is not None else {},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -98,8 +97,6 @@ def export_site(options: argparse.Namespace) -> int:
         raise SettingsError(str(error)) from None
     except LedgerBroken as error:
         raise SettingsError(f"nothing leaves, because somebody changed the site's ledger: {error}") from None
-    for fault in site.faults:
-        print(f"skipped or mended: {fault.name}: {fault.reason}", file=sys.stderr)
     content = wire.pack_introduction(introduction)
     content["export"] = ConfigRecord({"settings": settings_digest(run)})
     print(_what_leaves(introduction, site.classes))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.arguments import Subparsers, add_network_options
 
 if TYPE_CHECKING:
-    pass
+    from common.kept_model import ModelCard
 
 
 def register(jobs: Subparsers) -> None:
@@ -21,7 +22,9 @@ def register(jobs: Subparsers) -> None:
         help="classify images or rows of a table with a trained model",
         description="Prints the most likely class of every image or row and its probability. Both are prepared just as "
         "they were for the site's own test; the model's card says how. A table needs no column of labels. Unreadable "
-        "files and missing values are named on standard error. The exit code is 1 if nothing could be classified.",
+        "files and missing values are named on standard error, and so is how often each class was found. A model that "
+        "is no better than always naming the most frequent class is warned of there. The exit code is 1 if nothing "
+        "could be classified.",
     )
     parser.add_argument(
         "model",
@@ -43,6 +46,9 @@ def register(jobs: Subparsers) -> None:
         help="class shares where the model is used: those it carries (default), equal ones, or a TOML file with "
         "CLASS = NUMBER for each class",
     )
+    parser.add_argument(
+        "--id", default="", metavar="COLUMN", help="tables: column that names a row; default: the line in the file"
+    )
     parser.add_argument("--csv", action="store_true", help="print CSV with the probability of every class")
     add_network_options(parser)
     parser.set_defaults(run=run)
@@ -53,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import track
 
-    from cli.to_classify import opened
+    from cli.to_classify import NothingToClassify, opened
     from client.data.samples import Fault
     from client.prediction import open_model, predict
 
@@ -62,9 +68,15 @@ def run(options: argparse.Namespace) -> int:
     if options.csv:
         what = "image" if card.table is None else "row"
         writer.writerow([what, "class", "probability", *(f"p({name})" for name in card.classes)])
-    classified = 0
+    try:
+        sources = opened(card, options.samples, options.id)
+    except NothingToClassify as error:
+        print(f"coterie: {error}", file=sys.stderr)
+        return 1
+    _warn(card)
+    found: Counter[int] = Counter()
     console = Console(stderr=True)
-    for prefix, samples in opened(card, options.samples):
+    for prefix, samples in sources:
         outcomes = predict(model, card, samples)
         shown = track(
             outcomes, "classifying", len(samples), console=console, transient=True, disable=not console.is_terminal
@@ -73,11 +85,28 @@ def run(options: argparse.Namespace) -> int:
             if isinstance(outcome, Fault):
                 print(f"skipped {outcome.name}: {outcome.reason}", file=sys.stderr)
                 continue
-            classified += 1
+            found[outcome.label] += 1
             chances = outcome.probabilities.tolist()
             sample, name = prefix + outcome.name, card.classes[outcome.label]
             if options.csv:
                 writer.writerow([sample, name, f"{max(chances):.6f}", *(f"{chance:.6f}" for chance in chances)])
             else:
                 print(f"{sample}\t{name}\t{max(chances):.3f}")
-    return 0 if classified else 1
+    if found:
+        told = ", ".join(f"{card.classes[label]} {times}" for label, times in found.most_common())
+        print(f"{found.total()} classified: {told}", file=sys.stderr)
+    return 0 if found else 1
+
+
+def _warn(card: ModelCard) -> None:
+    """Say it of a model that has learnt no more than which class is frequent."""
+    from common.naming import BesideNaming
+
+    test = card.test
+    if test is None or test.accuracy is None or test.naming is None or not test.samples:
+        return
+    beside = BesideNaming(test.accuracy, test.naming, test.samples)
+    if beside.verdict != "better":
+        counts = ", ".join(f"{name} {count}" for name, count in zip(card.classes, card.trained_on, strict=False))
+        of = f"; the site trained on {counts}" if counts else ""
+        print(f"WARNING: do not rely on this model: {beside.words}{of}", file=sys.stderr)

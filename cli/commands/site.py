@@ -112,7 +112,12 @@ def _check(words: list[str], changes: Mapping[str, FlatValue]) -> int:
     from cli.deployment.site_check import check_site
 
     path = Path(words[0]).absolute()
-    return check_site(path, read_start_file(path, SiteFile, changes), Path(words[1]) if len(words) == 2 else None)
+    try:
+        return check_site(path, read_start_file(path, SiteFile, changes), Path(words[1]) if len(words) == 2 else None)
+    except SettingsError as error:
+        # Something is in the way, as where the check itself finds it.
+        print(f"PROBLEM: {error}")
+        return 1
 
 
 def _ledger(words: list[str], changes: Mapping[str, FlatValue]) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from cli.deployment.address import Address
 from cli.deployment.start_file import ServerFile
 from cli.toml_text import toml_list, toml_value
+from common.release import VERSION
 
 _READ_ME = """\
 # Site {site}
@@ -14,7 +15,9 @@ _READ_ME = """\
 This folder lets one site take part in the federation at {address}. `site.key` proves that it is you: keep it
 to yourself.
 
-1. Install Coterie on the machine that has the data.
+1. Install Coterie {version} on the machine that has the data (Linux, Python 3.11 or newer, 6 GB of disk):
+   in its checkout `make setup`, then `export PATH="$PWD/.venv/bin:$PATH"`; or, where somebody brought you a wheel,
+   `pip install coterie-{version}-py3-none-any.whl`. All sites and the server need the same version.
 2. Set `data` in `site.toml` to your data.
 3. `coterie site check site.toml` tells, without any network, what it found and how long a round would take.
 4. Start:
@@ -79,4 +82,4 @@ port = 9094
 
 def read_me(address: str, site: str) -> str:
     """Write what the people at a site do with its kit."""
-    return _READ_ME.format(site=site, address=address)
+    return _READ_ME.format(site=site, address=address, version=VERSION)

@@ -60,7 +60,7 @@ class Suite(_Part):
 
     title: str
     seeds: list[int] = Field(min_length=1)
-    reference: str = Field("", description="label of the row that the others are tested against; empty: no test")
+    reference: str = Field("", description="label or method of the row the others are tested against; empty: no test")
     data: list[Variation] = Field(min_length=1)
     setting: list[Variation] = [Variation(name=AS_GIVEN)]
     set: Values = {}
@@ -118,6 +118,10 @@ def read_suite(path: Path) -> Suite:
     labels = [entry.title for entry in suite.method]
     if twice := {label for label in labels if labels.count(label) > 1}:
         raise SettingsError(f"{path}: two methods are called {', '.join(sorted(twice))}: give each a label of its own")
+    if suite.reference and suite.reference not in labels:
+        # A method's plain name will do where it says which row is meant.
+        named = [entry.title for entry in suite.method if entry.name == suite.reference]
+        suite = suite.model_copy(update={"reference": named[0]}) if len(named) == 1 else suite
     if suite.reference and suite.reference not in labels:
         raise SettingsError(f"{path}: reference = {suite.reference!r} is none of {', '.join(labels)}")
     known = {data.name for data in suite.data}

@@ -42,7 +42,7 @@ def keep(request: Request) -> RecordDict:
     kept: Kept = "own" if method.agreement.shared is not None or method.common(visit) is not None else "group"
     network = visit.load(method.served(visit))
     card = own_card(request, tested(network, request.site), kept)
-    path = keep_model(folder, request.run_id, get_state(network), card)
+    path = keep_model(folder, request.stamp, get_state(network), card)
     _log.info("the final model of group %d is kept in %s", card.group, path)
     return wire.pack_kept(time.perf_counter() - start)
 
@@ -128,7 +128,9 @@ def own_card(
         summarise(statistics),
         group=request.task.group,
         round_number=request.task.round_number,
-        run=str(request.run_id) if request.run_id else "",
+        method=request.task.method,
+        trained_on=tuple(request.site.class_counts.tolist()),
+        run=request.stamp,
         shares=tuple(class_shares(request.site.class_counts).tolist()) if with_shares else (),
         kept=kept,
         blend=blend,
@@ -143,7 +145,7 @@ def _stored(request: Request, make: Callable[[], tuple[State, ModelCard]]) -> bo
     if folder is None or request.task.group is None:
         return False
     try:
-        path = keep_model(folder, request.run_id, *make())
+        path = keep_model(folder, request.stamp, *make())
     except OSError:
         _log.exception("the final model cannot be kept")
         return False

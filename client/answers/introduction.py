@@ -7,7 +7,7 @@ import time
 
 from flwr.app import RecordDict
 
-from client.data.samples import TableSamples
+from client.data.samples import TableSamples, in_one_line
 from client.fingerprints import FINGERPRINTS
 from client.identity import models_folder
 from client.networks import frozen_digest, network_of
@@ -49,9 +49,9 @@ def card_of(request: Request, *, by_row: bool = False) -> wire.SiteCard:
     least = 1 if by_row else identity.policy.class_samples
     counts = site.told_counts(least)
     named = tuple(f"{fault.name}: {fault.reason}" for fault in site.faults)
-    done = "stood in for" if isinstance(site.samples, TableSamples) else "skipped"
-    for fault in named:
-        _log.warning("%s %s", done, fault)
+    if named:
+        done = "left out or stood in for" if isinstance(site.samples, TableSamples) else "skipped"
+        _log.warning("%s: %s", done, in_one_line(site.faults))
     return wire.SiteCard(
         name=site.name,
         train_samples=len(site.train),

@@ -54,7 +54,8 @@ def _column(name: str, cells: Cells) -> Column:
     counts = Counter(texts)
     if len(counts) > MOST_CATEGORIES:
         raise SettingsError(
-            f"column {name!r} holds {len(counts)} different texts, more than {MOST_CATEGORIES}: leave it out with "
+            f"column {name!r} holds {len(counts)} different texts, more than {MOST_CATEGORIES}. If it says whose "
+            f"row it is (a patient), write --group {name}: such rows stay together. Else leave it out with "
             f"--drop {name}, or clean it"
         )
     categories = sorted(counts)

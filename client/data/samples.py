@@ -31,6 +31,13 @@ class Fault:
     reason: str
 
 
+def in_one_line(faults: Sequence[Fault], most: int = 3) -> str:
+    """What is wrong with samples, so that a table of many columns does not bury everything else."""
+    shown = "; ".join(f"{fault.name}: {fault.reason}" for fault in faults[:most])
+    more = len(faults) - most
+    return shown + (f"; and {more} more (`coterie site check` names them)" if more > 0 else "")
+
+
 class Undecodable(ValueError):
     """An image that cannot be decoded; `temporary` when it was the disk that failed and not the file."""
 
@@ -88,12 +95,17 @@ class TableSamples(Samples):
     rows : float32[n, m]
     lines : int64[n]
         Where the file had each row.
+    ids
+        What the file itself calls each row; empty: nothing.
     """
 
     rows: NDArray[np.float32]
     lines: NDArray[np.int64]
+    ids: tuple[str, ...] = field(default=(), kw_only=True)
 
     def name(self, position: int) -> str:
+        if self.ids:
+            return self.ids[position]
         return f"line {self.lines[position]}"
 
     def unit(self, position: int) -> str:

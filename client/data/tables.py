@@ -54,10 +54,15 @@ def read_table_samples(path: Path, table: Table, classes: Mapping[str, int]) -> 
     )
 
 
-def read_rows(path: Path, table: Table) -> TableSamples:
-    """The scaled columns of a file that nobody has labelled; its faults tell what is missing in them."""
+def read_rows(path: Path, table: Table, name_column: str = "") -> TableSamples:
+    """The scaled columns of a file that nobody has labelled; its faults tell what is missing in them.
+
+    A row is called as `name_column` says, if one is named, and else by its line.
+    """
     faults: list[Fault] = []
-    rows = scale(table, read_columns(path, [column.name for column in table.columns]), faults)
+    names = [column.name for column in table.columns]
+    cells = read_columns(path, [*names, *([name_column] if name_column and name_column not in names else [])])
+    rows = scale(table, cells, faults)
     return TableSamples(
         labels=np.zeros(len(rows), np.int64),
         groups=None,
@@ -66,6 +71,7 @@ def read_rows(path: Path, table: Table) -> TableSamples:
         faults=tuple(faults),
         rows=rows,
         lines=np.arange(len(rows), dtype=np.int64) + 2,
+        ids=tuple(cells[name_column]) if name_column else (),
     )
 
 

@@ -46,6 +46,8 @@ class Task:
         The run's own stamp, the same before and after it was resumed; hexadecimal.
     rule
         How the site trains: which of `client/methods`.
+    method
+        How the run groups its sites, for the card of a model that the site keeps.
     group
         The site's own.
     tests
@@ -72,6 +74,7 @@ class Task:
     rounds: int
     run: str = ""
     rule: str = "fedavg"
+    method: str = ""
     group: int | None = None
     tests: int = 0
     accepted: int = 0
@@ -95,6 +98,7 @@ def pack_task(
             "rounds": task.rounds,
             "run": task.run,
             "rule": task.rule,
+            "method": task.method,
             "tests": task.tests,
             "accepted": task.accepted,
             "checkpoints": list(task.checkpoints),
@@ -130,6 +134,7 @@ def unpack_task(content: RecordDict) -> Task:
         rounds=count(config, "rounds"),
         run=run,
         rule=text(config, "rule"),
+        method=plain_text(text(config, "method")) if "method" in config else "",
         group=count(config, "group") if "group" in config else None,
         tests=count(config, "tests"),
         accepted=count(config, "accepted"),

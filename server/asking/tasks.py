@@ -20,7 +20,7 @@ class Tasks:
 
     Attributes
     ----------
-    settings, round_number, rounds, run, rule, checkpoints, folder, held
+    settings, round_number, rounds, run, rule, method, checkpoints, folder, held
         As in `wire.Task`.
     training
         The server's half of the rule, which says what goes down beside the model.
@@ -37,6 +37,7 @@ class Tasks:
     rounds: int
     run: str
     rule: str
+    method: str
     training: TrainingRule
     models: Mapping[int, State]
     tests: Mapping[str, int]
@@ -71,6 +72,7 @@ class Tasks:
             rounds=self.rounds,
             run=self.run,
             rule=self.rule,
+            method=self.method,
             group=member.group,
             tests=self.tests.get(member.name, 0),
             accepted=self.accepted.get(member.name, 0),

@@ -45,7 +45,7 @@ def solve_bundles(
         written = []
         for name, answer in answers_of(found, offers).items():
             written.append(folder / f"{name}.answer")
-            task = wire.Task(config.for_site(), 1, 1, group=groups[name])
+            task = wire.Task(config.for_site(), 1, 1, method=config.method, group=groups[name])
             write_bundle(written[-1], "answer", name, answer_message(task, answer))
     except Exception as error:
         audience.tell(RunEnded("failed", f"{type(error).__name__}: {error}"))

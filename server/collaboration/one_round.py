@@ -80,7 +80,14 @@ class OneRoundStrategy(ClusteredStrategy):
         super()._took_test(member, reply)
 
     def _test_question(self, member: Member, tasks: Tasks) -> Question:
-        task = wire.Task(self._config.for_site(), tasks.round_number, self._config.rounds, group=member.group)
+        task = wire.Task(
+            self._config.for_site(),
+            tasks.round_number,
+            self._config.rounds,
+            run=tasks.run,
+            method=tasks.method,
+            group=member.group,
+        )
         return Question(answer_message(task, self._answers[member.name]), "evaluate.collaboration")
 
     def _testers(self, members: list[Member], result: RoundResult | None) -> list[Member]:

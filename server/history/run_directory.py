@@ -83,6 +83,20 @@ def _made(config: Config) -> Path:
     return path
 
 
+def as_begun(config: Config) -> Config:
+    """The settings of a run whose sites are there by themselves: one that goes on waits for as many as it began with.
+
+    Who came since then joins it.
+    """
+    if config.resume != "auto" or not config.out:
+        return config
+    try:
+        kept = json.loads((Path(config.out).expanduser() / RUN).read_text(encoding="utf-8"))["config"]["sites"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return config
+    return config.model_copy(update={"sites": kept}) if isinstance(kept, int) and kept > 0 else config
+
+
 def _check_resumable(path: Path, config: Config) -> None:
     """Raise unless the run in a directory may go on with these settings."""
     if config.resume == "never":

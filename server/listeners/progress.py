@@ -16,7 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from common.config import Config
+from common.naming import beside_naming
 from common.readable import duration
+from common.site_card import SiteCard
 from server.history.chance_words import shares_in_the_softmax
 from server.history.events import (
     CheckpointFailed,
@@ -44,6 +46,7 @@ from server.history.events import (
     Solving,
     StageStarted,
 )
+from server.history.run_directory import CHECKPOINTS
 from server.migration import Evidence
 
 _STAGES = {
@@ -106,6 +109,8 @@ class PlainProgress:
         self._clock = _Clock()
         self._stage, self._asked, self._replied = "", 0, 0
         self._last_line = time.monotonic()
+        self._of_table = False
+        self._last: RoundFinished | None = None
         # Trained, and not tested so far.
         self._untested: RoundTrained | None = None
 
@@ -130,18 +135,16 @@ class PlainProgress:
             return notice
         match event:
             case RunStarted(config):
-                self._clock.rounds = config.rounds
+                self._clock.rounds, self._of_table = config.rounds, config.data.table is not None
                 return f"{config.method}, seed {config.seed}, {config.rounds} rounds → {self._directory}"
             case RunResumed(config, _, round_number):
                 self._clock.resume(config.rounds, round_number)
+                self._of_table = config.data.table is not None
                 return f"{config.method}, seed {config.seed}: goes on after round {round_number} → {self._directory}"
             case StageStarted("enrol", _, sites):
                 return f"asking {sites} sites who they are"
             case SiteEnrolled(card, late) if late or card.fault_count:
-                faults = (
-                    f", {card.fault_count} unusable files ({'; '.join(card.faults[:3])})" if card.fault_count else ""
-                )
-                return f"site {card.name}: {card.train_samples} training samples{faults}"
+                return f"site {card.name}: {card.train_samples} training samples{self._faults(card)}"
             case GroupsFormed():
                 self._clock.begin_rounds()
                 return _grouping(event)
@@ -155,11 +158,23 @@ class PlainProgress:
             case GroupKept(round_number, group, replies, needed):
                 return f"round {round_number}: group {group} keeps its model ({replies} of {needed} updates needed)"
             case RoundTrained() | RoundFinished():
+                self._last = event if isinstance(event, RoundFinished) else self._last
                 return self._round(event)
             case RunEnded(outcome, reason):
                 why = f": {reason}" if reason else ""
-                return f"{outcome} after {self._clock.elapsed}{why}; run directory {self._directory}"
+                warning = _warning(self._last)
+                return f"{warning}\n" * bool(warning) + (
+                    f"{outcome} after {self._clock.elapsed}{why}; {_where(outcome, self._directory)}"
+                )
         return None
+
+    def _faults(self, card: SiteCard) -> str:
+        if not card.fault_count:
+            return ""
+        what = f"{card.fault_count} unusable files"
+        if self._of_table:
+            what = f"{card.fault_count} columns with values that were left out or stood in for"
+        return f", {what}" + (f" ({'; '.join(card.faults[:3])})" if card.faults else "")
 
     def _round(self, event: RoundTrained | RoundFinished) -> str | None:
         self._clock.finish(event.round_number)
@@ -239,6 +254,8 @@ class LiveProgress:
             case RunEnded(outcome, reason):
                 self._stage = f"{outcome}{': ' + reason if reason else ''}"
                 self._asked = 0
+                self._incidents += [warning] if (warning := _warning(self._last)) else []
+                self._grouping = "" if outcome == "finished" else _where(outcome, self._directory)
                 self._live.stop()
 
     def _draw(self) -> Group:
@@ -278,6 +295,24 @@ class LiveProgress:
             style="bold",
         )  # fmt: skip
         return table
+
+
+def _warning(event: RoundFinished | None) -> str:
+    """What to say in the end of models that have learnt no more than which class is frequent; empty: nothing."""
+    beside = None if event is None else beside_naming(event.sites.values())
+    if beside is None or beside.verdict == "better":
+        return ""
+    return (
+        f"WARNING: {beside.words}. Do not rely on these models yet: more rounds, another rate or network "
+        "(`coterie init` recommends some), or more data"
+    )
+
+
+def _where(outcome: str, directory: Path) -> str:
+    """Where the run is, and how it goes on, if it can."""
+    goes_on = outcome != "finished" and (directory / CHECKPOINTS).is_dir()
+    hint = f"; the same command with --resume --out {directory} goes on after the last complete round"
+    return f"run directory {directory}{hint * goes_on}"
 
 
 def _notice(event: Event) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Config
+from common.naming import beside_naming
 from server.history import run_directory
 from server.history.event_log import read_events
 from server.history.events import (
@@ -41,6 +42,7 @@ class Summary:
         self._best_accuracy = -1.0
         self._spread: tuple[float | None, float | None] = (None, None)
         self._beside: dict[str, dict[str, float | None]] = {}
+        self._naming: dict[str, Any] | None = None
         self._left_out = 0
         self._personalised: dict[str, Any] | None = None
         self._moves: list[dict[str, Any]] = []
@@ -105,6 +107,7 @@ class Summary:
                 accuracy = overall["accuracy"]
                 if accuracy is not None and accuracy > self._best_accuracy:
                     self._best, self._best_accuracy = self._last, accuracy
+                self._naming = _beside_naming(event)
                 self._spread = (finite(event.mean_site_accuracy), finite(event.worst_tenth_accuracy))
                 self._beside = {
                     name: {"accuracy": finite(one.accuracy), "mean_site_accuracy": finite(one.mean_site_accuracy)}
@@ -132,6 +135,8 @@ class Summary:
             "final": self._last,
             "mean_site_accuracy": self._spread[0],
             "worst_tenth_accuracy": self._spread[1],
+            # What always naming each site's most frequent class would get of the last test.
+            "naming": self._naming,
             # Of other models than those that the figures above are of.
             **self._beside,
             "moves": self._moves,
@@ -142,6 +147,19 @@ class Summary:
             **({} if (ari := agreement_with_truth(self._config, self._labels)) is None else {"ari": ari}),
         }
         run_directory.write_json(self._path, value)
+
+
+def _beside_naming(event: RoundFinished) -> dict[str, Any] | None:
+    """How the models do beside always naming the most frequent class: all of them, and each group's."""
+    every = beside_naming(event.sites.values())
+    if every is None:
+        return None
+    groups: dict[str, dict[str, Any]] = {}
+    for group in sorted(set(event.labels.values())):
+        of = beside_naming(one for site, one in event.sites.items() if event.labels.get(site) == group)
+        if of is not None:
+            groups[str(group)] = {"accuracy": of.accuracy, "naming": of.naming, "verdict": of.verdict}
+    return {"accuracy": every.naming, "verdict": every.verdict, "groups": groups}
 
 
 def _move(ruling: Ruling) -> dict[str, Any]:

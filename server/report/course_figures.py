@@ -7,7 +7,7 @@ from typing import Any
 
 from common.readable import duration, megabytes
 from server.migration import Evidence
-from server.report.figure import Figure, label, site_axis
+from server.report.figure import Figure, label, round_axis, site_axis
 from server.report.palette import group_colour, group_symbol
 from server.report.record import RunRecord
 
@@ -98,7 +98,7 @@ def moves_figure(record: RunRecord) -> Figure | None:
         f"{len(record.moves)} moves and {len(record.rulings) - len(record.moves)} acquittals in {end} rounds.",
         traces,
         {
-            "xaxis": {"title": {"text": "round"}, "range": [-0.5, end + 0.7], "zeroline": False},
+            "xaxis": round_axis(0, end) | {"range": [-0.5, end + 0.7]},
             "yaxis": site_axis(shown, autorange=False) | {"range": [len(shown) - 0.3, -0.9]},
             "height": 190 + 34 * len(shown),
             "showlegend": True,

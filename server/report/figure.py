@@ -94,6 +94,17 @@ def site_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def round_axis(first: int, last: int) -> dict[str, Any]:
+    """An axis of rounds, from a little before the first to a little after the last; ticks are at whole rounds."""
+    steps = (size * power for power in (1, 10, 100, 1000) for size in (1, 2, 5))
+    step = next((step for step in steps if (last - first) / step <= 10), 10_000)
+    margin = 0.03 * max(last - first, 1)
+    return {
+        "title": {"text": "round"}, "range": [first - margin, last + margin], "tick0": 0, "dtick": step,
+        "zeroline": False,
+    }  # fmt: skip
+
+
 def percent_axis(**more: Any) -> dict[str, Any]:
     """An axis of shares from 0 to 1, written as percentages."""
     return {"tickformat": ".0%", "range": [-0.03, 1.05], "zeroline": False, "automargin": True, **more}

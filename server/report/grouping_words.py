@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from common.naming import beside_naming
 from common.readable import p_value
 from server.clustering import Chance
 from server.clustering.guarded import NO_STRUCTURE
 from server.history.chance_words import shares_in_the_softmax
 from server.history.events import RehearsalDone
+from server.report.beside_local import joining_overall, local_run
 from server.report.record import RunRecord
 from server.report.study import LEFT_OUT, UNSURE, Study, reading
 from server.report.wording import count, names
@@ -25,8 +28,33 @@ class Verdict:
     words: str
 
 
-def verdict(record: RunRecord, study: Study | None) -> Verdict | None:
-    """Say whether groups are worth it at all; None where the run did not compare the sites."""
+def verdict(record: RunRecord, study: Study | None, others: Sequence[RunRecord] = ()) -> Verdict | None:
+    """Say whether groups are worth it at all; None where the run did not compare the sites.
+
+    Groups that look well are worth nothing as long as their models do not beat what costs nothing.
+    """
+    judged = _by_distances(record, study)
+    if judged is None or judged.answer != "yes" or not (why := _unbeaten(record, others)):
+        return judged
+    return Verdict("unsure", f"Not as the models are now: {why}. {judged.words}")
+
+
+def _unbeaten(record: RunRecord, others: Sequence[RunRecord]) -> str:
+    """Which baseline the run's models do not beat; empty: they do, or it is not known."""
+    if record.last is None:
+        return ""
+    beside = beside_naming(record.last.sites.values())
+    if beside is not None and beside.verdict != "better":
+        return f"they are {beside.verdict} than always naming each site's most frequent class"
+    local = local_run(record, others)
+    total = None if local is None else joining_overall(record, local)
+    if total is not None and total.verdict == "better alone":
+        return "sites on their own (Local) do better"
+    return ""
+
+
+def _by_distances(record: RunRecord, study: Study | None) -> Verdict | None:
+    """What the distances between the sites say of it."""
     if study is None or record.grouping is None:
         return None
     sites, k = len(record.grouping.sites), len(np.unique(record.grouping.labels))
@@ -174,7 +202,7 @@ def choice_of_k(record: RunRecord, study: Study) -> str:
     if record.rehearsal is not None:
         return _by_rehearsal(record.rehearsal)
     if study.stability is None:
-        return f"{count(k, 'group')}."
+        return f"{count(k, 'group')}. {_too_few(record)}"
     same = study.stability.group_counts.get(k, 0)
     others = [f"{other} ({times}×)" for other, times in study.stability.group_counts.items() if other != k]
     rest = f"; otherwise {', '.join(others)}" if others else ""
@@ -204,8 +232,17 @@ def _by_rehearsal(rehearsal: RehearsalDone) -> str:
     return f"{text}. {rest}"
 
 
+def _too_few(record: RunRecord) -> str:
+    """Why nothing can be said of how sure a grouping is."""
+    assert record.grouping is not None
+    few = count(len(record.grouping.sites), "site")
+    return f"With {few} that cannot be tested: leaving one out would leave too little to group again."
+
+
 def doubtful(record: RunRecord, study: Study) -> str:
     """Which sites are hard to place."""
     assert record.grouping is not None
+    if study.stability is None:
+        return _too_few(record)
     hard = [record.grouping.sites[i] for i in np.flatnonzero(study.hard)]
     return f"Hard to place: {names(hard)}." if hard else "No site is hard to place."

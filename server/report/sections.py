@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 import numpy as np
 
 from common.config import flatten
+from common.naming import beside_naming
 from common.readable import megabytes, percent
 from server.history.events import SitesPersonalised
 from server.report.calibration_section import calibration_section
@@ -42,7 +43,7 @@ def sections(records: Sequence[RunRecord]) -> list[Section]:
     chosen = [_summary(record, looked, others)]
     if others:
         chosen.append(comparison_section(record, others))
-    chosen.append(_groups(record, looked))
+    chosen.append(_groups(record, looked, others))
     if record.planned_rounds:
         chosen.append(_training(record, looked, others))
         if record.confusions:
@@ -75,12 +76,12 @@ def _summary(record: RunRecord, looked: Study | None, others: Sequence[RunRecord
     return section
 
 
-def _groups(record: RunRecord, looked: Study | None) -> Section:
+def _groups(record: RunRecord, looked: Study | None, others: Sequence[RunRecord]) -> Section:
     section = Section("groups-section", "Groups")
     if record.grouping is None:
         section.body = paragraph("The sites have not been grouped.")
         return section
-    judged = verdict(record, looked)
+    judged = verdict(record, looked, others)
     if judged is not None and looked is not None:
         section.body += (
             f'<div class="verdict {judged.answer}"><p><b>Are groups worth it?</b> {escape(judged.words)}</p>'
@@ -137,10 +138,21 @@ def _members(record: RunRecord) -> str:
     rows = []
     for group, members in record.groups.items():
         chip = group_chip(group, group_symbol(group), group_colour(group))
-        rows.append(f"<li>{chip}: {escape(names(members))} ({count(len(members), 'site')})</li>")
+        rows.append(
+            f"<li>{chip}: {escape(names(members))} ({count(len(members), 'site')}){_beside(record, members)}</li>"
+        )
     if len(rows) > 24:
         return f"<details id=members><summary>Members of {len(rows)} groups</summary><ul>{''.join(rows)}</ul></details>"
     return f"<ul>{''.join(rows)}</ul>"
+
+
+def _beside(record: RunRecord, members: Sequence[str]) -> str:
+    """A warning where a group's model has learnt no more than which class is frequent."""
+    tested = record.last.sites if record.last is not None else {}
+    beside = beside_naming(tested[site] for site in members if site in tested)
+    if beside is None or beside.verdict == "better":
+        return ""
+    return f'<br><span class="note">{escape(beside.words)}</span>'
 
 
 def _sites_table(record: RunRecord, looked: Study | None) -> str:
@@ -156,7 +168,10 @@ def _sites_table(record: RunRecord, looked: Study | None) -> str:
         ("main class", lambda site: _main_class(record, site)),
     ]
     if any(card.fault_count for card in record.cards.values()):
-        columns.append(("unusable files", lambda site: record.cards[site].fault_count))
+        of_table = isinstance(record.config.get("data"), Mapping) and record.config["data"].get("table")
+        columns.append(
+            ("columns mended" if of_table else "unusable files", lambda site: record.cards[site].fault_count)
+        )
     if accuracy:
         columns.append(("accuracy", accuracy.get))
     shares = ["accuracy", "own model"]

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from common.naming import beside_naming
 from common.readable import percent
-from server.report.figure import MOST_LABELS, Figure, label, percent_axis, site_axis
+from server.report.figure import MOST_LABELS, Figure, label, percent_axis, round_axis, site_axis
 from server.report.palette import DASHES, group_colour, group_dash, group_symbol
 from server.report.record import RunRecord, accuracies, figures_of
 
@@ -27,23 +28,6 @@ def training_figures(record: RunRecord, others: Sequence[RunRecord]) -> list[Fig
 def baseline(others: Sequence[RunRecord]) -> RunRecord | None:
     """The run that a method with groups is measured against: FedAvg, if it is there and has a result."""
     return next((other for other in others if other.method == "fedavg" and other.last is not None), None)
-
-
-def naming_accuracy(record: RunRecord) -> float | None:
-    """About how many test samples would be right if every group always named its most frequent class.
-
-    By the mix of the training samples, which is all that the server knows; None if it knows nothing.
-    """
-    right = total = 0.0
-    for members in record.groups.values():
-        cards = [record.cards[site] for site in members if site in record.cards]
-        counts = [sum(column) for column in zip(*(card.class_counts for card in cards), strict=False)]
-        if not counts or not sum(counts):
-            continue
-        main = counts.index(max(counts))
-        total += sum(card.test_samples for card in cards)
-        right += sum(card.test_samples * card.class_counts[main] / max(card.train_samples, 1) for card in cards)
-    return right / total if total else None
 
 
 def worst_sites(accuracies: dict[str, float]) -> list[str]:
@@ -86,12 +70,12 @@ def _overall(record: RunRecord, others: Sequence[RunRecord]) -> Figure:
         for one in run.rounds
     ]  # fmt: skip
     last = record.rounds[-1]
-    naming = naming_accuracy(record)
-    if naming is not None:
+    beside = beside_naming(last.sites.values())
+    if beside is not None:
         traces.append(
             {
-                "type": "scatter", "mode": "lines", "name": "naming each group's most frequent class, about",
-                "x": [rounds[0], rounds[-1]], "y": [naming, naming], "hoverinfo": "skip",
+                "type": "scatter", "mode": "lines", "name": "naming each site's most frequent class",
+                "x": [rounds[0], rounds[-1]], "y": [beside.naming, beside.naming], "hoverinfo": "skip",
                 "line": {"color": "@muted", "width": 1.5, "dash": "dot"},
             }
         )  # fmt: skip
@@ -101,11 +85,11 @@ def _overall(record: RunRecord, others: Sequence[RunRecord]) -> Figure:
         "Accuracy over the rounds",
         "The share of test images that are classified correctly, after each round. A low line of the worst tenth under "
         "a high overall line means that a few sites are served badly. Models that stay at the thin dotted line have "
-        "learnt no more than which class is frequent in their group.",
+        "learnt no more than which class is frequent at their site.",
         f"After round {last.round_number} the accuracy over all test samples is {accuracy}.",
         traces,
         {
-            "xaxis": {"title": {"text": "round"}, "rangemode": "tozero", "zeroline": False},
+            "xaxis": round_axis(0, max(run.rounds[-1].round_number for run in (record, *others) if run.rounds)),
             "yaxis": percent_axis(title={"text": "accuracy"}),
             "height": 420,
             "showlegend": True,
@@ -142,7 +126,7 @@ def _per_group(record: RunRecord) -> Figure:
         f"Accuracy over {len(record.rounds)} rounds of {len(groups)} groups.",
         traces,
         {
-            "xaxis": {"title": {"text": "round"}, "rangemode": "tozero", "zeroline": False},
+            "xaxis": round_axis(0, record.rounds[-1].round_number),
             "yaxis": percent_axis(title={"text": "accuracy"}),
             "height": 420 + 14 * max(0, len(groups) - 8),
             "showlegend": True,

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from common.naming import beside_naming
 from common.readable import duration, megabytes, percent
 from server.groups import dominant
 from server.report.beside_local import joining_words, local_run
 from server.report.record import RunRecord, accuracies
 from server.report.study import LEFT_OUT, SURE, UNSURE, Study
-from server.report.training_figures import baseline, naming_accuracy
+from server.report.training_figures import baseline
 from server.report.wording import count, names
-
-# Accuracies that differ by fewer standard errors than this cannot be told apart.
-_STANDARD_ERRORS = 2.0
 
 
 def sentences(record: RunRecord, study: Study | None, others: Sequence[RunRecord]) -> list[str]:
@@ -104,15 +102,13 @@ def _what_came_out(record: RunRecord, others: Sequence[RunRecord]) -> str:
 def _beside_naming(record: RunRecord) -> str:
     """A warning when the models have learnt no more than which class is frequent."""
     assert record.last is not None
-    naming, tested = naming_accuracy(record), sum(one.count for one in record.last.sites.values())
-    if naming is None or not tested:
+    beside = beside_naming(record.last.sites.values())
+    if beside is None or beside.verdict == "better":
         return ""
-    error = math.sqrt(max(naming * (1 - naming), 0.0) / tested)
-    if record.last.overall.accuracy > naming + _STANDARD_ERRORS * error:
-        return ""
-    whose = "each group's" if len(record.groups) > 1 else "the"
-    about = percent(naming)
-    return f", which is not clearly more than always naming {whose} most frequent class would get (about {about})"
+    clearly = "no more" if beside.verdict == "no better" else "not clearly more"
+    return (
+        f", which is {clearly} than always naming each site's most frequent class would get ({percent(beside.naming)})"
+    )
 
 
 def worse_sites(record: RunRecord, fedavg: RunRecord) -> list[str]:

@@ -320,6 +320,7 @@ class TestOverview:
         (columns, lines), _ = tables.tables(known, "FMCL")
         assert (columns[2], lines[0][2]) == ("ARI", "0.25")
         assert all(len(line) == len(columns) for line in lines)
+        assert not [column for column in columns if "paper" in column], "nobody published anything to hold against"
         assert "ARI" not in tables.tables(self.rows_of(tmp_path / "two", {"FMCL": 0.9}), "FMCL")[0][0]
 
 

@@ -39,7 +39,7 @@ from tests.client.test_table_models import agrees_with_its_card, hold_run, kept_
 from tests.support.federation import write_digits
 from tests.support.loopback import LoopbackGrid
 from tests.support.policies import lenient
-from tests.support.runs import MakeConfig, Record, run, run_to_disk
+from tests.support.runs import MakeConfig, Record, kept_model, run, run_to_disk
 from tests.support.tables import wine_settings
 
 HEADS = ["head", "head-mlp"]
@@ -316,7 +316,7 @@ def held_at(root: Path, name: str, **changes: object) -> tuple[Config, Record]:
 def test_a_kept_head_predicts_from_images_as_the_site_was_tested_also_in_onnx(tmp_path: Path, name: str) -> None:
     config, record = held_at(tmp_path, name)
     told = last(record).sites["clinic-1"]
-    path, folder = tmp_path / "models-1" / "run-1" / "model.safetensors", tmp_path / "data-1"
+    path, folder = kept_model(tmp_path / "models-1"), tmp_path / "data-1"
     network, card = open_model(path)
     assert (card.input, card.network, card.projection) == ("embedding", name, 0)
     assert card.encoder == config.encoder
@@ -350,7 +350,7 @@ def test_a_kept_head_names_the_weights_file_of_its_own_site(tmp_path: Path) -> N
         **{"node-0": node, "node-1": node},
     )  # fmt: skip
     last(record)
-    path = tmp_path / "models-0" / "run-1" / "model.safetensors"
+    path = kept_model(tmp_path / "models-0")
     _, card = load_model(path)
     assert card.encoder is not None
     assert card.encoder.weights == str(weights)

@@ -35,7 +35,7 @@ from server.listeners import run_listeners
 from server.methods import settle
 from tests.support.federation import write_digits
 from tests.support.loopback import LoopbackGrid
-from tests.support.runs import MakeConfig, Record, run
+from tests.support.runs import MakeConfig, Record, kept_model, run
 
 SOMEBODY = Identity("000", None, (0, 2), None)
 OWN = "tests.common.test_own_network:Own"
@@ -101,7 +101,7 @@ def test_only_what_is_tuned_travels_and_of_fedper_no_head(tmp_path: Path, tune: 
     assert sent(grid)
     assert all(names == expected for names in sent(grid))
     # What a site keeps has its own head as well, and is all that was tuned.
-    assert set(load_model(tmp_path / "models-1" / "run-1" / "model.safetensors")[0]) == tuned
+    assert set(load_model(kept_model(tmp_path / "models-1"))[0]) == tuned
 
 
 def test_lora_trains_a_and_b(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_kept_model_predicts_as_it_was_tested_also_in_onnx(tmp_path: Path, tun
     file = weights_file(tmp_path / "here.safetensors")
     nodes = {f"node_{site}": {"network-weights": file} for site in range(2)}
     record, _ = held(tmp_path, settings(train__tune=tune, train__weights="/elsewhere.pth"), **nodes)
-    path = tmp_path / "models-0" / "run-1" / "model.safetensors"
+    path = kept_model(tmp_path / "models-0")
     state, card = load_model(path)
     assert (card.network, card.tune, card.weights) == ("timm:test_efficientnet", tune, str(file))
     assert card.weights_digest == record.of(SiteEnrolled)[0].card.weights
@@ -341,7 +341,7 @@ def test_a_site_refuses_a_network_that_it_does_not_allow_and_says_which_line_to_
     (left,) = record.of(SiteLeftOut)
     assert f'add the line networks = ["{OWN}"] to site.toml' in left.reason
     assert [event.card.name for event in record.of(SiteEnrolled)] == ["clinic-0"]
-    path = tmp_path / "models-0" / "run-1" / "model.safetensors"
+    path = kept_model(tmp_path / "models-0")
     with pytest.raises(SettingsError, match="if you trust that package, add --trust-network"):
         open_model(path)
     network, card = open_model(path, trusted=True)

@@ -27,7 +27,7 @@ from server.listeners import run_listeners
 from tests.support.federation import write_digits
 from tests.support.loopback import LoopbackGrid
 from tests.support.policies import lenient
-from tests.support.runs import Record, made
+from tests.support.runs import Record, kept_model, made
 
 # Site 1 has never seen a 2.
 COUNTS = {0: {0: 20, 1: 6, 2: 10}, 1: {0: 6, 1: 24}}
@@ -42,7 +42,7 @@ class Held:
     record: Record
 
     def model(self, site: int) -> Path:
-        return self.root / f"models-{site}" / "run-1" / "model.safetensors"
+        return kept_model(self.root / f"models-{site}")
 
     @property
     def group(self) -> Path:

@@ -28,7 +28,7 @@ from server.report.record import read_run
 from tests.server.collaboration.test_one_round import WINES, OwnGrid, as_toml, export_all, make_own
 from tests.support.loopback import LoopbackGrid
 from tests.support.policies import lenient
-from tests.support.runs import MakeConfig, Record, made
+from tests.support.runs import MakeConfig, Record, kept_model, made
 from tests.support.tables import wine_settings, write_csv
 
 KINDS = {"barbera", "barolo", "grignolino"}
@@ -46,7 +46,7 @@ def hold_run(folder: Path, **changes: object) -> tuple[Config, Record, Path, Own
 
 def kept_at(folder: Path, site: int) -> Path:
     place = folder / f"site-{site}" / "cache" / "models" / f"clinic-{site}"
-    return place / "run-1" / "model.safetensors"
+    return kept_model(place)
 
 
 def predictions(model: Path, table: Path) -> dict[str, Prediction]:
@@ -199,7 +199,8 @@ def test_a_site_keeps_the_model_of_its_answer(tmp_path: Path, method: str, capsy
         assert card.test is not None
         assert card.test.accuracy == last.sites[f"clinic-{site}"].accuracy
         assert card.group == last.labels[f"clinic-{site}"]
-        assert (card.site, card.run, card.table) == (f"clinic-{site}", "1", config.data.table)
+        assert (card.site, card.method, card.table) == (f"clinic-{site}", method, config.data.table)
+        assert model.parent.name == f"run-{card.run}"
         assert "private map" in card.note
         assert model.stat().st_mode & 0o077 == 0
     for job in (["predict", str(tmp_path / "wine.csv")], ["export", "--onnx"]):
@@ -270,7 +271,7 @@ def test_on_embeddings_predict_goes_through_the_encoder(tmp_path: Path, capsys: 
     record = Record()
     conduct(LoopbackGrid(2, node_configs=nodes), config, [record])
     assert not record.of(SiteLeftOut)
-    model = tmp_path / "models-0" / "run-1" / "model.safetensors"
+    model = kept_model(tmp_path / "models-0")
     network, card = open_model(model)
     assert (card.input, card.projection, card.table) == ("embedding", 16, None)
     folder = tmp_path / "data-0"
@@ -331,7 +332,7 @@ def test_who_made_no_model_of_its_own_gets_the_groups(small_config: MakeConfig, 
     conduct(grid, config.model_copy(update={"round": limits}), [Record()])
     handed = [message.metadata.dst_node_id for message in grid.pushed if message.metadata.message_type == "query.keep"]
     assert handed == [101]
-    assert load_model(tmp_path / "1" / "run-1" / "model.safetensors")[1].kept == "group"
+    assert load_model(kept_model(tmp_path / "1"))[1].kept == "group"
 
 
 def test_the_wire_carries_whether_a_model_is_stored() -> None:

@@ -31,7 +31,7 @@ from server.history.events import RoundFinished, RunEnded, SiteLeftOut, StageSta
 from server.listeners import run_listeners
 from tests.support.loopback import LoopbackGrid
 from tests.support.policies import lenient
-from tests.support.runs import MakeConfig, Record, made, run
+from tests.support.runs import MakeConfig, Record, kept_model, made, run
 
 SITES = 3
 CLASSES = ("zero", "one", "two")
@@ -50,7 +50,7 @@ class Federation:
         return identify(self.node_configs[site] | {"partition-id": site, "num-partitions": SITES}, 100 + site)
 
     def model(self, site: int) -> Path:
-        return Path(self.node_configs[site]["models"]) / "run-1" / "model.safetensors"
+        return kept_model(Path(self.node_configs[site]["models"]))
 
 
 def write_images(folder: Path, site: int) -> None:
@@ -98,9 +98,13 @@ def test_every_site_keeps_the_model_of_its_group(federation: Federation) -> None
         state, card = load_model(federation.model(site))
         assert all(np.array_equal(state[name], ours[name]) for name in ours)
         assert (card.site, card.group, card.round, card.classes) == (f"clinic-{site}", 0, 2, CLASSES)
-        assert (card.image_size, card.channels, card.network, card.run) == (8, 1, "lenet5", "1")
+        assert (card.image_size, card.channels, card.network, card.method) == (8, 1, "lenet5", "fedavg")
+        # The same in the run directory, on the card and in the folder's name.
+        stamp = json.loads((federation.directory / "run.json").read_text())["stamp"]
+        assert (card.run, federation.model(site).parent.name) == (stamp, f"run-{stamp}")
         assert "127.5" in card.preprocessing
         assert card.date
+        assert card.trained_on == tuple(load_site(federation.identity(site), federation.config.for_site()).class_counts)
         assert card.test is not None
         metrics = last.sites[f"clinic-{site}"]
         assert (card.test.samples, card.test.accuracy, card.test.loss) == (
@@ -153,10 +157,29 @@ def test_predict_command(federation: Federation, tmp_path: Path, capsys: pytest.
         assert sum(map(float, chances)) == pytest.approx(1, abs=1e-5)
     for skipped in ("torn.png", "notes.txt", "gone.png"):
         assert f"{skipped}: " in told.err
+    assert "20 classified: " in told.err
     assert main(["predict", str(federation.model(0)), str(folder / "zero")]) == 0
     assert capsys.readouterr().out.count("\n") == 20
     assert main(["predict", str(federation.model(0)), str(tmp_path / "torn.png")]) == 1
-    assert main(["predict", str(federation.model(0)), str(tmp_path / "notes.txt")]) == 2
+    assert main(["predict", str(federation.model(0)), str(tmp_path / "notes.txt")]) == 1
+    assert "no image in" in capsys.readouterr().err
+
+
+def test_predict_warns_of_a_model_that_only_knows_the_frequent_class(
+    federation: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, card = load_model(federation.model(0))
+    assert card.test is not None
+    assert card.test.naming == pytest.approx(1 / 3)
+    image = str(next((Path(federation.node_configs[0]["data-path"]) / "zero").iterdir()))
+    for accuracy, words in ((0.3, "no better"), (1.0, "")):
+        poor = card.model_copy(update={"test": card.test.model_copy(update={"accuracy": accuracy})})
+        save_model(tmp_path / "model.safetensors", state, poor)
+        assert main(["predict", str(tmp_path / "model.safetensors"), image]) == 0
+        told = capsys.readouterr().err
+        assert ("WARNING: do not rely on this model" in told) is bool(words)
+        assert words in told
+        assert ("the site trained on zero" in told) is bool(words)
 
 
 def test_the_coordinators_copy_has_a_card_too(federation: Federation) -> None:
@@ -187,7 +210,7 @@ def test_simulated_sites_are_not_asked(small_config: MakeConfig) -> None:
 def test_a_simulated_site_that_is_told_to_keeps_its_model(small_config: MakeConfig, tmp_path: Path) -> None:
     config = small_config(rounds=1, method="fedavg", sites=2)
     run(config, LoopbackGrid(2, node_configs={1: {"models": str(tmp_path)}}))
-    assert load_model(tmp_path / "run-1" / "model.safetensors")[1].site == "001"
+    assert load_model(kept_model(tmp_path))[1].site == "001"
 
 
 def test_a_site_with_its_own_data_keeps_models_in_its_cache_by_default(tmp_path: Path) -> None:

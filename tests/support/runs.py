@@ -84,3 +84,8 @@ def failed(request: Message, reply: Message) -> Message:
     error = Message(Error(code=5, reason="node unavailable"), reply_to=request)
     error.metadata.__dict__["_src_node_id"] = SUPERLINK
     return error
+
+
+def kept_model(folder: Path) -> Path:
+    """The model that a site kept in its folder of the one run it took part in."""
+    return next(folder.glob("run-*/model.safetensors"), folder / "run-none" / "model.safetensors")

@@ -27,7 +27,7 @@ from server.app import conduct
 from server.history.checkpoint import Checkpoints, InvalidCheckpoint, read
 from server.history.event_log import read_events
 from server.history.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed, RunStarted, StageStarted
-from server.history.run_directory import Appended, open_run, own_run
+from server.history.run_directory import Appended, as_begun, open_run, own_run
 from server.listeners import run_listeners
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record
@@ -250,6 +250,20 @@ def test_a_site_that_is_gone_when_the_run_goes_on_is_named_and_may_come_back(qui
     record = carry_out(quick(method="fedavg", train__fraction=1.0, resume="auto", round__start_timeout=0.1), OneMissing)
     assert record.reasons["train", "002"] == "not connected"
     assert record.of(RunEnded)[0].outcome == "finished"
+
+
+def test_a_site_that_was_added_meanwhile_does_not_stand_in_the_way(quick: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        carry_out(quick(method="fedavg"), dies_in(2))
+    more = quick(method="fedavg", resume="auto")
+    more = more.model_copy(update={"sites": more.sites + 1})
+    with pytest.raises(SettingsError, match=f"sites = {more.sites} "):
+        open_run(more)
+    waits = as_begun(more)
+    assert waits.sites == more.sites - 1
+    assert open_run(waits) == Path(more.out)
+    for other in (quick(resume="never"), quick(resume="auto", out=str(tmp_path / "nothing"))):
+        assert as_begun(other) == other
 
 
 def test_resuming_is_refused_where_it_would_mislead(quick: MakeConfig, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from common.config import Config
+from common.config import Config, parse
 from common.metrics import Metrics
 from common.site_card import SiteCard
 from server.history.events import (
@@ -29,6 +30,7 @@ from server.history.events import (
     StageStarted,
 )
 from server.listeners.progress import LiveProgress, PlainProgress
+from tests.support.tables import wine_settings
 
 GOOD = Metrics(0.9, 0.8, 0.95, 0.1, 10)
 STORY: list[Event] = [
@@ -64,6 +66,37 @@ def test_plain_lines_tell_the_story(capsys: pytest.CaptureFixture[str]) -> None:
         "finished after",
     ):
         assert words in text
+
+
+def test_models_that_only_know_the_frequent_class_are_warned_of_in_the_end(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    poor = replace(GOOD, accuracy=0.5, naming=0.5)
+    (last,) = (event for event in STORY if isinstance(event, RoundFinished))
+    for metrics, warned in ((poor, True), (replace(GOOD, naming=0.1), False)):
+        display = PlainProgress(tmp_path)
+        for event in [*STORY, replace(last, sites={"a": metrics}), END]:
+            display.hear(event)
+        assert ("WARNING: 50.0% right" in capsys.readouterr().out) is warned
+
+
+def test_a_run_that_ended_early_says_how_it_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for checkpoints in (False, True):
+        if checkpoints:
+            (tmp_path / "checkpoint").mkdir()
+        display = PlainProgress(tmp_path)
+        for event in [*STORY, RunEnded("interrupted", "stopped by the operator")]:
+            display.hear(event)
+        assert (f"--resume --out {tmp_path}" in capsys.readouterr().out) is checkpoints
+
+
+def test_a_table_has_no_unusable_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    display = PlainProgress(tmp_path)
+    display.hear(RunStarted(parse(wine_settings(tmp_path))))
+    display.hear(SiteEnrolled(SiteCard("a", 8, 2, (8,), 3, ()), late=False))
+    text = capsys.readouterr().out
+    assert "3 columns with values that were left out or stood in for" in text
+    assert "files" not in text
 
 
 def test_live_panel_shows_stage_groups_incidents_and_time() -> None:

@@ -35,13 +35,14 @@ from server.listeners.journal import Journal
 from server.listeners.summary import Summary
 from server.migration import Evidence
 from server.report import page, read_run
+from server.report.figure import round_axis
 from server.report.grouping_words import choice_of_k, doubtful, verdict
 from server.report.pair_figures import _block_means
 from server.report.palette import DARK, DARK_SCALE, LIGHT, LIGHT_SCALE
 from server.report.record import accuracies
 from server.report.sections import sections
 from server.report.study import reading, study
-from server.report.training_figures import naming_accuracy, worst_sites
+from server.report.training_figures import worst_sites
 from server.report.words import sentences, who_decides, worse_sites
 from tests.support.contrast import contrast
 from tests.support.runs import MakeConfig, failed, on, run_to_disk
@@ -221,20 +222,53 @@ def test_fedavg_beside_it_names_who_is_worse_off(make_run: MakeRun) -> None:
 
 def test_models_that_only_know_the_frequent_class_are_exposed(make_run: MakeRun) -> None:
     record = read_run(make_run(rounds=1))
-    naming = naming_accuracy(record)
-    assert naming is not None
-    right = total = 0.0
-    for sites in record.groups.values():
-        counts = np.sum([record.cards[site].class_counts for site in sites], axis=0)
-        for site in sites:
-            card = record.cards[site]
-            right += card.test_samples * card.class_counts[int(counts.argmax())] / card.train_samples
-            total += card.test_samples
-    assert naming == pytest.approx(right / total)
+    looked = study(record)
+    clear = verdict(record, looked)
+    assert clear is not None
+    assert clear.answer == "yes"
     last = record.rounds[-1]
-    for accuracy, exposed in ((naming - 0.2, True), (naming, True), (naming + 0.2, False)):
-        record.rounds[-1] = replace(last, overall=replace(last.overall, accuracy=accuracy))
-        assert ("most frequent class" in sentences(record, None, [])[1]) is exposed
+    for accuracy, exposed in ((0.1, "no more than"), (0.3, "no more than"), (0.31, "not clearly more"), (0.5, "")):
+        sites = {site: replace(one, accuracy=accuracy, naming=0.3) for site, one in last.sites.items()}
+        record.rounds[-1] = replace(last, sites=sites)
+        told, judged = sentences(record, looked, [])[1], verdict(record, looked)
+        assert judged is not None
+        assert ("most frequent class" in told) is bool(exposed)
+        assert exposed in told
+        # Groups that look well are not worth it as long as their models are worth nothing.
+        assert judged.answer == ("unsure" if exposed else "yes")
+        assert ("Not as the models are now" in judged.words) is bool(exposed)
+        text = words_of(page([record]))
+        assert text.count("always naming the most frequent class would get") == (len(record.groups) if exposed else 0)
+
+
+def test_groups_are_not_worth_it_where_sites_do_better_alone(make_run: MakeRun) -> None:
+    record, local = read_run(make_run(rounds=4)), read_run(make_run("local", rounds=4, method="local"))
+    looked = study(record)
+    local.rounds[-1] = replace(
+        local.rounds[-1], sites={site: replace(one, accuracy=1.0) for site, one in local.rounds[-1].sites.items()}
+    )
+    judged = verdict(record, looked, [local])
+    assert judged is not None
+    assert judged.answer == "unsure"
+    assert "sites on their own (Local) do better" in judged.words
+
+
+def test_of_three_sites_it_is_said_that_nothing_can_be_tested(make_run: MakeRun) -> None:
+    record = read_run(make_run(sites=3, kinds=2, rounds=2))
+    looked = study(record)
+    assert looked is not None
+    text = words_of(page([record]))
+    assert "With 3 sites that cannot be tested" in choice_of_k(record, looked)
+    assert "With 3 sites that cannot be tested" in doubtful(record, looked)
+    assert "draws" not in text
+    assert "doubtful" not in text.replace("Doubtful sites?", "")
+
+
+def test_ticks_are_at_whole_rounds() -> None:
+    for last, step in ((1, 1), (9, 1), (20, 2), (100, 10), (2000, 200)):
+        axis = round_axis(0, last)
+        assert axis["dtick"] == step
+        assert axis["range"][0] < 0 < last < axis["range"][1]
 
 
 def test_the_verdict_follows_the_structure(make_run: MakeRun) -> None:
