@@ -10,6 +10,7 @@ from cli.commands import (
     bench,
     collab,
     demo,
+    doctor,
     export,
     methods,
     moves,
@@ -18,11 +19,13 @@ from cli.commands import (
     provision,
     report,
     run,
+    runs,
     schema,
     server,
     settings,
     simulate,
     site,
+    status,
     watch,
 )
 from common.config import SettingsError
@@ -33,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="coterie", description="Clustered federated learning that deploys.")
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     for module in (
-        simulate, demo, bench, preview, report, watch, moves, provision, server, site, run, predict, export,
+        simulate, demo, bench, preview, report, watch, moves, provision, server, site, run, runs, status,
+        doctor, predict, export,
         schema, collab, methods, settings,
     ):  # fmt: skip
         module.register(jobs)

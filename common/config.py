@@ -291,6 +291,9 @@ class Config(SiteSettings):
     resume: Literal["never", "auto"] = Field(
         "never", description="auto: go on after the last complete round of the run that `out` holds, if there is one"
     )
+    queue: bool = Field(
+        False, description="on a server: wait until the runs that were sent there before this one have ended"
+    )
     track: Names = Field((), description="also write for: tensorboard, mlflow (each needs the extra of its name)")
     checkpoint: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
     cluster: ClusterSettings = ClusterSettings()

@@ -42,6 +42,18 @@ def alone(path: Path, what: str) -> Iterator[int]:
             _write(file, None)
 
 
+def is_held(path: Path) -> bool:
+    """Whether some process has the lock on `path` now."""
+    try:
+        with path.open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _write(file: IO[str], holder: dict[str, object] | None) -> None:
     file.seek(0)
     file.truncate()

@@ -15,8 +15,9 @@ from common.models import draw_head, get_state
 from common.networks import build_for
 from common.randomness import derive_seed
 from common.state import State
-from server.asking.grid import RunInterrupted, StreamingGrid
+from server.asking.grid import STOPPED, RunInterrupted, StreamingGrid
 from server.collaboration.one_round import OneRoundStrategy
+from server.flower.turns import told_to_end, turn, turns_folder
 from server.history import run_directory
 from server.history.continuation import Continuation
 from server.history.events import Audience, Listener, RunEnded
@@ -25,6 +26,8 @@ from server.methods import recipe, settle
 from server.strategy import ClusteredStrategy
 
 app = ServerApp()
+
+_WAITS = "this run waits for its turn: %d before it on this server"
 
 
 @app.main()
@@ -37,8 +40,13 @@ def main(grid: Grid, context: Context) -> None:
     logger.addHandler(logging.StreamHandler())
     config = run_directory.as_begun(settle(parse(context.run_config)))
     require_trackers(config.track)
-    with run_directory.own_run(config) as directory:
-        conduct(grid, config, run_listeners(directory, config.track), directory=directory)
+    stop = threading.Event()
+    with (
+        turn(turns_folder(), waits=config.queue, tell=lambda before: logger.info(_WAITS, before)),
+        run_directory.own_run(config) as directory,
+        told_to_end(stop),
+    ):
+        conduct(grid, config, run_listeners(directory, config.track), stop, directory)
 
 
 def conduct(
@@ -86,6 +94,10 @@ def conduct(
     except RunInterrupted as interruption:
         audience.tell(RunEnded("interrupted", str(interruption)))
     except Exception as error:
+        if stop is not None and stop.is_set():
+            # Flower takes no more messages of a run that was stopped.
+            audience.tell(RunEnded("interrupted", STOPPED))
+            return
         audience.tell(RunEnded("failed", f"{type(error).__name__}: {error}"))
         raise
     else:

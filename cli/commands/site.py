@@ -32,7 +32,7 @@ def register(jobs: Subparsers) -> None:
     parser = jobs.add_parser(
         "site",
         usage="coterie site FILE [FILE …] [--set KEY=VALUE] [--cold] [--insecure]\n"
-        "       coterie site check FILE [CONFIG] [--set KEY=VALUE]\n"
+        "       coterie site check FILE [CONFIG] [--call] [--set KEY=VALUE]\n"
         "       coterie site ledger FILE\n"
         "       coterie site approve FILE [RUN]",
         help="take part in a federation as a site, or check a site's data without any network",
@@ -61,6 +61,9 @@ def register(jobs: Subparsers) -> None:
         help="Flower's own way: a new process for every message, which runs the code that came with the run; needs "
         'foreign_code = ["any"] in site.toml',
     )
+    parser.add_argument(
+        "--call", action="store_true", help="check: also call the server: does it answer, does it know this site's key?"
+    )
     parser.add_argument("--insecure", action="store_true", help="no TLS and no site key: for trials on one machine")
     parser.set_defaults(run=run)
 
@@ -68,6 +71,10 @@ def register(jobs: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run one or several sites until they are told to end, or check the data of one."""
     changes = dict(parse_override(text) for text in options.set)
+    if options.call and options.words[0] != "check":
+        raise SettingsError("--call goes with `coterie site check`")
+    if options.words[0] == "check":
+        return _check(options.words[1:], changes, calls=options.call)
     if options.words[0] in _ERRANDS:
         return _ERRANDS[options.words[0]](options.words[1:], changes)
     paths = [Path(word).absolute() for word in options.words]
@@ -106,18 +113,29 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(words: list[str], changes: Mapping[str, FlatValue]) -> int:
+def _check(words: list[str], changes: Mapping[str, FlatValue], *, calls: bool) -> int:
     if len(words) not in (1, 2):
         raise SettingsError("write `coterie site check FILE`, or `coterie site check FILE CONFIG`")
     from cli.deployment.site_check import check_site
 
     path = Path(words[0]).absolute()
     try:
-        return check_site(path, read_start_file(path, SiteFile, changes), Path(words[1]) if len(words) == 2 else None)
+        settings = read_start_file(path, SiteFile, changes)
+        code = check_site(path, settings, Path(words[1]) if len(words) == 2 else None)
+        return max(code, _call(path, settings)) if calls else code
     except SettingsError as error:
         # Something is in the way, as where the check itself finds it.
         print(f"PROBLEM: {error}")
         return 1
+
+
+def _call(path: Path, settings: SiteFile) -> int:
+    from cli.operating.doctor import call
+
+    found = list(call(path, settings))
+    for finding in found:
+        print(finding)
+    return int(any(finding.state == "PROBLEM" for finding in found))
 
 
 def _ledger(words: list[str], changes: Mapping[str, FlatValue]) -> int:
@@ -138,7 +156,7 @@ def _approve(words: list[str], changes: Mapping[str, FlatValue]) -> int:
     return approve_run(path, read_start_file(path, SiteFile, changes), words[1] if len(words) == 2 else "")
 
 
-_ERRANDS = {"check": _check, "ledger": _ledger, "approve": _approve}
+_ERRANDS = {"ledger": _ledger, "approve": _approve}
 
 
 def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insecure: bool) -> list[Service]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ class Connection:
     control: Address
     ca: Path | None
     secret: str
+    # Whether the server's own folder belongs to whoever asks.
+    of_this_user: bool = False
 
 
 def connection_to(folder: Path, *, insecure: bool = False) -> Connection:
@@ -43,6 +46,7 @@ def connection_to(folder: Path, *, insecure: bool = False) -> Connection:
         parse_address(written, CONTROL_PORT),
         None if insecure else layout.operator / "ca.crt",
         "" if insecure else read_secret(layout.operator_secret),
+        layout.server.exists() and layout.server.stat().st_uid == os.geteuid(),
     )
 
 

@@ -9,7 +9,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from server.asking.grid import RunInterrupted
+from server.asking.grid import STOPPED, RunInterrupted
 from server.flower.messages import Run, app_raised, empty_run, set_message_id, speak_as
 
 _RUN, _SERVER, _FIRST_NODE = 1, 1, 100
@@ -80,7 +80,7 @@ class OneProcessGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         if self._stop.is_set():
-            raise RunInterrupted("stopped by the operator")
+            raise RunInterrupted(STOPPED)
         try:
             reply = self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception as error:

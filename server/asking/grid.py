@@ -33,6 +33,9 @@ _FRESH = 1.0  # how many seconds ago a node was seen online, at most, when it is
 _WAS_AWAY = "it went offline and came back meanwhile: its reply is not waited for"
 
 
+STOPPED = "stopped by the operator"
+
+
 class RunInterrupted(Exception):
     """The operator asked the run to stop."""
 
@@ -208,4 +211,4 @@ class StreamingGrid(Grid):
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise RunInterrupted("stopped by the operator")
+            raise RunInterrupted(STOPPED)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 STARTED = re.compile(r"Successfully started run (\d+)")
 ACTIVATION = re.compile(r"ActivateNode.*public key: b'(?P<key>-----BEGIN PUBLIC KEY-----.*-----END PUBLIC KEY-----)")
+ONLY_ASKED = "eartbeat interval"
 UNKNOWN_KEY = "No SuperNode found"
 POLL, ANSWERED = '"POST /v1/', " 200"
 
@@ -27,7 +28,8 @@ def started_run(line: str) -> str:
 
 def turned_away(line: str) -> TurnedAway | None:
     """Return whom the SuperLink says it did not let in, if the line says so."""
-    found = ACTIVATION.search(line)
+    # A site that only asks whether it would be let in (`coterie site check --call`) breaks a rule on purpose.
+    found = None if ONLY_ASKED in line else ACTIVATION.search(line)
     return TurnedAway(found["key"].replace("\\n", "\n"), known=UNKNOWN_KEY not in line) if found else None
 
 

@@ -30,7 +30,7 @@ LOCK = ".lock"
 
 # What has no bearing on the figures of a run and may be different when it goes on.
 _MAY_CHANGE = {
-    "out", "resume", "checkpoint", "cache", "track",
+    "out", "resume", "queue", "checkpoint", "cache", "track",
     "round.deadline", "round.start_timeout", "round.in_flight", "round.max_message_mb",
 }  # fmt: skip
 

@@ -229,7 +229,11 @@ def test_files_that_are_no_model_are_refused(federation: Federation, tmp_path: P
     cases["bare"] = "has no model card"
     save_file(state, tmp_path / "odd.safetensors", metadata={"coterie": '{"network": "lenet5"}'})
     cases["odd"] = "is not valid"
-    save_model(tmp_path / "other.safetensors", state, card.model_copy(update={"classes": ("a", "b"), "shares": ()}))
+    save_model(
+        tmp_path / "other.safetensors",
+        state,
+        card.model_copy(update={"classes": ("a", "b"), "shares": (), "trained_on": ()}),
+    )
     cases["other"] = "are not those of its card"
     save_model(tmp_path / "strange.safetensors", state, card.model_copy(update={"network": "vgg"}))
     cases["strange"] = "is not valid"

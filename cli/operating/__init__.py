@@ -1,0 +1,1 @@
+"""What whoever runs a federation, or many simulations, wants to see at a glance."""
