@@ -119,8 +119,8 @@ def _check(words: list[str], changes: Mapping[str, FlatValue], *, calls: bool) -
     from cli.deployment.site_check import check_site
 
     path = Path(words[0]).absolute()
+    settings = read_start_file(path, SiteFile, changes)
     try:
-        settings = read_start_file(path, SiteFile, changes)
         code = check_site(path, settings, Path(words[1]) if len(words) == 2 else None)
         return max(code, _call(path, settings)) if calls else code
     except SettingsError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 STARTED = re.compile(r"Successfully started run (\d+)")
 ACTIVATION = re.compile(r"ActivateNode.*public key: b'(?P<key>-----BEGIN PUBLIC KEY-----.*-----END PUBLIC KEY-----)")
-ONLY_ASKED = "eartbeat interval"
+ONLY_ASKED = "Heartbeat interval"
 UNKNOWN_KEY = "No SuperNode found"
 POLL, ANSWERED = '"POST /v1/', " 200"
 
