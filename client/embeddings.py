@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from client.data.alterations import AlteredSamples
 from client.encoder import Encoder
+from common.disk import gone_if_it_fails
 from common.lock import exclusive
 
 _FORMAT = 1
@@ -208,6 +209,14 @@ class _Store:
     def _create(self, known: Mapping[int, NDArray[np.float32]]) -> None:
         """Make both files anew, with the rows that are known, beside the old ones and move them into place."""
         new_mask, new_rows = (path.with_suffix(path.suffix + ".new") for path in (self._mask, self._rows))
+        with gone_if_it_fails(new_mask, new_rows):
+            self._write_new(new_mask, new_rows, known)
+        # Without a mask rows count for nothing, so that at no moment a mask stands beside rows it does not speak of.
+        self._mask.unlink(missing_ok=True)
+        os.replace(new_rows, self._rows)
+        os.replace(new_mask, self._mask)
+
+    def _write_new(self, new_mask: Path, new_rows: Path, known: Mapping[int, NDArray[np.float32]]) -> None:
         new_mask.write_bytes(bytes(int(row in known) for row in range(self._shape[0])))
         with new_rows.open("wb") as rows:
             rows.write(self._header)
@@ -218,10 +227,6 @@ class _Store:
             if known:
                 rows.flush()
                 os.fdatasync(rows.fileno())
-        # Without a mask rows count for nothing, so that at no moment a mask stands beside rows it does not speak of.
-        self._mask.unlink(missing_ok=True)
-        os.replace(new_rows, self._rows)
-        os.replace(new_mask, self._mask)
 
 
 def _valid(rows: Path, shape: tuple[int, int]) -> bool:

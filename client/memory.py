@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from client.identity import Identity, cache_folder
 from common import wire
-from common.disk import sync
+from common.disk import gone_if_it_fails, sync
 from common.site_name import is_site_name
 from common.state import State
 from common.tensors import contiguous, write_tensors
@@ -76,12 +76,12 @@ class Memory:
         path = self._path(round_number)
         part = path.with_suffix(".part")
         os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))
-        write_tensors(
-            part, {name: contiguous(array) for name, array in arrays.items()}, self._about_round(round_number)
-        )
-        os.chmod(part, 0o600)
-        sync(part)
-        os.replace(part, path)
+        written = {name: contiguous(array) for name, array in arrays.items()}
+        with gone_if_it_fails(part):
+            write_tensors(part, written, self._about_round(round_number))
+            os.chmod(part, 0o600)
+            sync(part)
+            os.replace(part, path)
         # The name, too: the server may count this round as soon as it hears of it.
         sync(self._folder)
         rounds = self._rounds()

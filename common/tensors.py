@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,4 +24,6 @@ def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapp
     try:
         save_file(dict(arrays), path, metadata=None if metadata is None else dict(metadata))
     except SafetensorError as error:
-        raise OSError(f"{path.name} cannot be written: {error}") from None
+        # The library hands on the number only as a part of its words.
+        found = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(found[1]) if found else errno.EIO, f"{path.name} cannot be written: {error}") from None

@@ -6,6 +6,8 @@ their kind leaves.
 
 from __future__ import annotations
 
+import errno
+
 from client.collaboration import MapIsGone
 from client.data import DataAway, NoUsableData
 from client.encoder import EncoderError
@@ -18,6 +20,7 @@ from common.own_network import NetworkError
 
 # Errors that speak of settings and models, never of a site's data; one that names a file says what is public of it.
 _PUBLIC = (EncoderError, NetworkError, TrainingDiverged, Declined, wire.WireError)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KINDS = {
     MapIsGone: "its private map is gone",
     NoUsableData: "no usable data",
@@ -30,9 +33,14 @@ def is_passing(error: Exception, identity: Identity | None) -> bool:
     """Whether the same question may well be answered in a while: a folder is not mounted, or a disk is full."""
     if identity is None or identity.is_simulated:
         return False
-    return isinstance(error, OSError | DataAway | LedgerUnwritable) or (
-        isinstance(error, NoUsableData) and error.is_empty
-    )
+    if isinstance(error, NoUsableData):
+        return error.is_empty
+    return _of_disk(error) is not None or isinstance(error, DataAway | LedgerUnwritable)
+
+
+def _of_disk(error: BaseException) -> OSError | None:
+    """What the operating system said, where that is why."""
+    return error if isinstance(error, OSError) else error.__cause__ if isinstance(error.__cause__, OSError) else None
 
 
 def reason_of(error: Exception, identity: Identity | None) -> str:
@@ -43,5 +51,8 @@ def reason_of(error: Exception, identity: Identity | None) -> str:
         return f"{type(error).__name__}: {error}"
     if isinstance(error, _PUBLIC):
         return f"{type(error).__name__}: {getattr(error, 'public', '') or error}"
+    disk = _of_disk(error)
+    if disk is not None and disk.errno in _FULL:
+        return "its disk is full; the site's own log says more"
     kind = next((text for kind, text in _KINDS.items() if isinstance(error, kind)), type(error).__name__)
     return f"{kind}; the site's own log says more"

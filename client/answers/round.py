@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import RecordDict
 
-from client.answers.refusal import reason_of
+from client.answers.refusal import is_passing, reason_of
 from client.memory import forget_old_runs
 from client.request import Request, tested
 from client.watching import changed
@@ -27,7 +27,7 @@ def train_round(request: Request) -> RecordDict:
         if not content:
             raise
         _log.exception("this site cannot train in round %d", request.task.round_number)
-        trained = wire.pack_refusal(reason_of(error, request.identity))
+        trained = wire.pack_refusal(reason_of(error, request.identity), passing=is_passing(error, request.identity))
     content.update(trained)
     return content
 

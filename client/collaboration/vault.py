@@ -59,7 +59,7 @@ class Vault:
             raise SettingsError(
                 f"cannot keep the private map in {self._folder}: {error.strerror or error}; without it the answer "
                 "would be of no use: make room, or name another folder as cache in site.toml"
-            ) from None
+            ) from error
 
     def recall(self, ticket: NDArray[np.uint8], rows: NDArray[np.floating], dimensions: int) -> PrivateMap:
         """The map with this ticket; `rows` and `dimensions` are what a simulated site fits it to again."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from client.data.samples import ImageSamples, Undecodable
 from common.config import SettingsError
+from common.disk import gone_if_it_fails
 from common.lock import exclusive
 
 # Part of the key: raise it whenever the same file would be decoded to other pixels.
@@ -72,7 +73,8 @@ def decode(samples: ImageSamples, size: int, channels: int, cache: Path) -> Deco
             # Another process may have done the work while this one waited for the lock.
             if (kept := _read(path, shape)) and not _recovered(samples, kept, size, channels):
                 return kept
-            _write(path, samples, shape, {} if place is None else _known(folder, family, shape))
+            with gone_if_it_fails(*_parts(path)):
+                _write(path, samples, shape, {} if place is None else _known(folder, family, shape))
             if place is not None:
                 _supersede(path, samples, folder, family)
             # Still under the lock: another process may see another state of the source and remove this one.
@@ -133,6 +135,11 @@ def _read(path: Path, shape: tuple[int, ...]) -> Decoded | None:
     return Decoded(pixels, failures) if fits and all(0 <= at < shape[0] for at in failures) else None
 
 
+def _parts(path: Path) -> tuple[Path, Path]:
+    """What is being written: pixels, and the list of failures."""
+    return path.with_suffix(".npy.part"), path.with_suffix(".json.part")
+
+
 def _write(path: Path, samples: ImageSamples, shape: tuple[int, ...], known: Mapping[str, NDArray[np.uint8]]) -> None:
     """Decode what is not `known` by its stamp into `path` and its .json, each complete or not there at all."""
     count, size, _, channels = shape
@@ -140,7 +147,7 @@ def _write(path: Path, samples: ImageSamples, shape: tuple[int, ...], known: Map
     failures: list[tuple[int, str, bool]] = []
     stamps = [samples.stamp(position) for position in range(count)]
     outcomes = samples.attempts([row for row, stamp in enumerate(stamps) if stamp not in known], size, channels)
-    part = path.with_suffix(".npy.part")
+    part, listing = _parts(path)
     # Written in order instead of through a memory map: a full disk is then an error and not a SIGBUS.
     with part.open("wb") as handle:
         np.lib.format.write_array_header_1_0(handle, {"descr": "|u1", "fortran_order": False, "shape": shape})
@@ -149,7 +156,6 @@ def _write(path: Path, samples: ImageSamples, shape: tuple[int, ...], known: Map
             if isinstance(outcome, Undecodable):
                 failures.append((position, outcome.reason, outcome.temporary))
             handle.write(black if isinstance(outcome, Undecodable) else outcome.tobytes())
-    listing = path.with_suffix(".json.part")
     listing.write_text(json.dumps(failures), encoding="utf-8")
     # The pixels count only together with the list of failures, so the list goes last.
     path.with_suffix(".json").unlink(missing_ok=True)
