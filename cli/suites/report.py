@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cli.suites import curves, overview, tables
+from cli.suites import curves, drifted, overview, tables
 from cli.suites.results import Outcome, Row, read_outcome, rows
 from cli.suites.suite import Cell, Suite, slug
 from server.history.run_directory import write_text
@@ -23,7 +23,9 @@ more than noise: those of better alone where zero is outside the 95 % interval o
 independent shares, which is on the safe side: both were tested on the same samples). p: two-sided
 Wilcoxon signed-rank test over (site, seed) pairs of accuracy; sites of one seed are not independent, so read it as a
 description. ARI: agreement of the groups with the kinds of the sites, where sites differ in kind (1: the same, 0:
-chance). MB: what a site sends and receives over the whole run, mean over the sites."""
+chance). Stable: the last round of the same run without drift; before, just after: the rounds before and in which data
+begin to change; Δ‰ = 1000 (stable − end) / stable. MB: what a site sends and receives over the whole run, mean over the
+sites."""
 
 
 def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, bool]:
@@ -43,7 +45,7 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
         latex.append(f"% {heading}")
         pages.append(f"<h2>{html.escape(heading)}</h2>")
         of_table[name] = found = list(rows(part, suite.reference))
-        for columns, lines in tables.tables(found, suite.reference):
+        for columns, lines in tables.tables(found, suite.reference, suite.measure, suite.reach):
             texts.append(tables.markdown(columns, lines))
             latex.append(tables.latex(columns, lines))
             pages.append(f'<div class="wide">{tables.html_table(columns, lines)}</div>')
@@ -58,6 +60,12 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
             pages.append(f'<p><img src="{svg.name}" alt="learning curves of {html.escape(name)}"></p>')
         except ImportError:
             drawn = False
+    if suite.stable:
+        for heading, columns, lines in _drift_tables(suite, outcomes):
+            texts += [f"## {heading}", tables.markdown(columns, lines)]
+            latex += [f"% {heading}", tables.latex(columns, lines)]
+            pages.append(f"<h2>{html.escape(heading)}</h2>")
+            pages.append(f'<div class="wide">{tables.html_table(columns, lines)}</div>')
     if drawn and (picture := overview.draw(of_table, suite.title, out / "overview.png")) is not None:
         texts.insert(1, f"![all tables at a glance]({picture.name})")
         pages.insert(0, f'<p><img src="{picture.name}" alt="all tables at a glance"></p>')
@@ -69,6 +77,17 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
     whole = tables.HTML_PAGE.format(title=html.escape(suite.title), content=content)
     (out / "table.html").write_text(whole, encoding="utf-8")
     return text, drawn
+
+
+def _drift_tables(suite: Suite, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Sequence[str], list[list[str]]]]:
+    """What drift costs on each data set, as heading, columns and lines."""
+    for data in suite.data:
+        published = {
+            entry.title: entry.paper_loss[data.name] for entry in suite.method if data.name in entry.paper_loss
+        }
+        part = [outcome for outcome in outcomes if outcome.cell.data == data.name]
+        if lines := drifted.lines(part, suite.stable, published):
+            yield f"{data.name}: what drift costs, mean of the sites", drifted.COLUMNS, lines
 
 
 def _side_by_side(suite: Suite, part: Sequence[Outcome], path: Path) -> int | None:

@@ -107,6 +107,8 @@ class Row:
         Those of `better_alone` that do so by more than noise: zero is outside the interval of the difference.
     p_value
         Wilcoxon signed-rank test over (site, seed) pairs against the reference row; None for that row itself.
+    curve : float64[rounds]
+        Mean of the sites by round, mean over the seeds.
     """
 
     label: str
@@ -131,7 +133,8 @@ class Row:
     received: float
     seconds: float
     cpu_seconds: float
-    paper: tuple[float, float, float] | None
+    curve: NDArray[np.float64]
+    paper: tuple[float, ...] | None
 
 
 def read_outcome(cell: Cell) -> Outcome | None:
@@ -242,8 +245,15 @@ def rows(outcomes: Sequence[Outcome], reference: str) -> Iterator[Row]:
             received=float(np.mean([outcome.received for outcome in group])),
             seconds=float(np.mean([outcome.seconds for outcome in group])),
             cpu_seconds=float(np.mean([outcome.cpu_seconds for outcome in group])),
+            curve=np.mean([outcome.curves["mean_site_accuracy"] for outcome in group], axis=0),
             paper=group[0].cell.paper,
         )
+
+
+def rounds_to_reach(row: Row, goal: Row) -> int | None:
+    """The first round, counted from 1, whose mean of the sites is that of the goal's last round; None: never."""
+    reached = np.flatnonzero(row.curve >= goal.last_mean_of_sites.mean)
+    return int(reached[0]) + 1 if len(reached) else None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -26,17 +26,27 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Entry(_Part):
-    """A row of the table: a method, what is set for it alone, and the paper's figures in % by data set.
+# A paper's figures in %: accuracy, macro-F1 and AUC, or accuracy alone.
+Published = Annotated[
+    tuple[float, ...], BeforeValidator(lambda value: [value] if isinstance(value, int | float) else value)
+]
+# What a paper's accuracy is of: pooled over all test samples at the best round; the mean of the sites at the last; the
+# same, of what each site holds after its own last training.
+Measure = Literal["best", "last", "held"]
 
-    `only` names the data sets it can be run on; empty: all.
+
+class Entry(_Part):
+    """A row of the table: a method, what is set for it alone, and the paper's figures in %.
+
+    `paper` is by data set, or by "data set, setting". `only` names the data sets it can be run on; empty: all.
     """
 
     name: str
     label: str = ""
     only: list[str] = []
     set: Values = {}
-    paper: dict[str, tuple[float, float, float]] = {}
+    paper: dict[str, Published] = {}
+    paper_loss: dict[str, float] = Field({}, description="Δ‰ under drift, by data set")
 
     @property
     def title(self) -> str:
@@ -61,6 +71,9 @@ class Suite(_Part):
     title: str
     seeds: list[int] = Field(min_length=1)
     reference: str = Field("", description="label or method of the row the others are tested against; empty: no test")
+    measure: Measure = Field("best", description="what the paper's accuracy is of")
+    stable: str = Field("", description="the setting without drift, which the others are held against; empty: none")
+    reach: str = Field("", description="label of the row whose accuracy others are to reach; empty: none")
     data: list[Variation] = Field(min_length=1)
     setting: list[Variation] = [Variation(name=AS_GIVEN)]
     set: Values = {}
@@ -76,7 +89,7 @@ class Cell:
     label: str
     seed: int
     config: Config
-    paper: tuple[float, float, float] | None
+    paper: tuple[float, ...] | None
 
     @property
     def name(self) -> str:
@@ -124,6 +137,11 @@ def read_suite(path: Path) -> Suite:
         suite = suite.model_copy(update={"reference": named[0]}) if len(named) == 1 else suite
     if suite.reference and suite.reference not in labels:
         raise SettingsError(f"{path}: reference = {suite.reference!r} is none of {', '.join(labels)}")
+    if suite.reach and suite.reach not in labels:
+        raise SettingsError(f"{path}: reach = {suite.reach!r} is none of {', '.join(labels)}")
+    settings = [setting.name for setting in suite.setting]
+    if suite.stable and suite.stable not in settings:
+        raise SettingsError(f"{path}: stable = {suite.stable!r} is none of the settings {', '.join(settings)}")
     known = {data.name for data in suite.data}
     if strange := {name for entry in suite.method for name in entry.only} - known:
         raise SettingsError(f"{path}: only = {', '.join(sorted(strange))} is none of the data sets {', '.join(known)}")
@@ -149,7 +167,8 @@ def cells(suite: Suite, folder: Path, overrides: Mapping[str, FlatValue], out: P
                         continue
                     values = base | entry.set | dict(overrides) | {"method": entry.name, "seed": seed}
                     config = settle(parse(values))
-                    cell = Cell(data.name, setting.name, entry.title, seed, config, entry.paper.get(data.name))
+                    paper = entry.paper.get(f"{data.name}, {setting.name}", entry.paper.get(data.name))
+                    cell = Cell(data.name, setting.name, entry.title, seed, config, paper)
                     at = {"out": str(out / cell.name), "resume": "auto"}
                     yield Cell(**vars(cell) | {"config": config.model_copy(update=at)})
 

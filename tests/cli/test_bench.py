@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,10 @@ from scipy.stats import wilcoxon
 
 from cli.main import main
 from cli.simulation.one_process import OneProcessGrid
-from cli.suites import overview, tables
+from cli.suites import drifted, overview, tables
 from cli.suites.forking import Fork
 from cli.suites.report import write_results
-from cli.suites.results import Outcome, Row, Spread, best_round, read_outcome, rows
+from cli.suites.results import Outcome, Row, Spread, best_round, read_outcome, rounds_to_reach, rows
 from cli.suites.suite import Cell, Suite, cells, read_suite
 from client.app import app
 from common.config import SettingsError
@@ -33,7 +34,8 @@ ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "configs" / "suites"
 # Those of the papers' tables; the others ask when joining and grouping pay.
 JOINING = sorted(path for kind in ("heads", "pixels", "tuned") for path in SUITES.glob(f"{kind}-*.toml"))
-PAPERS = sorted(set(SUITES.glob("*.toml")) - {SUITES / "worlds.toml", *JOINING})
+FEDCM = sorted(SUITES.glob("*fedcm-table*.toml"))
+PAPERS = sorted(set(SUITES.glob("*.toml")) - {SUITES / "worlds.toml", *JOINING, *FEDCM})
 
 
 def suite_file(folder: Path, text: str) -> Path:
@@ -166,6 +168,28 @@ class TestSuite:
         assert set(auto) == {0}
         if path.stem != "digits":
             assert sum(cell.paper is not None for cell in planned) == 10 * len(suite.seeds)
+
+    @pytest.mark.parametrize("path", FEDCM, ids=lambda path: path.stem)
+    def test_fedcms_tables_are_drawn_from_all_sites_and_as_published(self, path: Path) -> None:
+        suite = read_suite(path)
+        planned = list(cells(suite, path.parent, {"data.path": "x"} if "quick" in path.stem else {}, Path("/out")))
+        of = {(cell.config.train.draw, cell.config.train.prior, cell.config.cluster.rule) for cell in planned}
+        assert of == {("all", "off", "published")}
+        drawn = {round(cell.config.train.fraction * cell.config.sites) for cell in planned}
+        assert drawn == ({4} if "quick" in path.stem else {10})
+        if "table1" in path.stem:
+            assert len({cell.label for cell in planned if cell.paper}) == 13
+            assert {cell.config.test.held for cell in planned} == {True}
+            first = planned[0]
+            assert (first.label, first.data, first.setting, first.paper) == (
+                ("FedAvg", "CIFAR-10", "pathological", (38.3,))
+                if path.stem == "fedcm-table1"
+                else ("FedAvg", "FMNIST", "pathological", (81.13,))
+            )
+        if "table3" in path.stem:
+            assert {bool(cell.config.drift) for cell in planned if cell.setting == suite.stable} == {False}
+            assert {bool(cell.config.drift) for cell in planned if cell.setting != suite.stable} == {True}
+            assert sum(bool(entry.paper_loss) for entry in suite.method) == 7
 
 
 # Of each site's test part: a has few, so that it can hardly tell whether it is better off alone.
@@ -322,6 +346,79 @@ class TestOverview:
         assert all(len(line) == len(columns) for line in lines)
         assert not [column for column in columns if "paper" in column], "nobody published anything to hold against"
         assert "ARI" not in tables.tables(self.rows_of(tmp_path / "two", {"FMCL": 0.9}), "FMCL")[0][0]
+
+
+class TestWhatAPaperMeans:
+    """The same figures beside a paper's, whichever its own are."""
+
+    def row(self, tmp_path: Path, text: str) -> tuple[list[Row], Suite]:
+        suite = read_suite(suite_file(tmp_path, text + SMALL.replace("[50.0, 40.0, 60.0]", "50.0")))
+        every = list(cells(suite, tmp_path, {"rounds": 2}, tmp_path / "out"))
+        finished_run(cell_of(every, "FedAvg", 3), [0.9, 0.7], {"a": [0.8, 0.4], "c": [0.9, 0.6]})
+        finished_run(cell_of(every, "Local", 3), [0.9, 0.7], {"a": [0.2, 0.3], "c": [0.1, 0.5]})
+        return list(rows([found for cell in every if (found := read_outcome(cell)) is not None], "FMCL")), suite
+
+    def test_an_accuracy_alone_may_be_that_of_the_last_round(self, tmp_path: Path) -> None:
+        found, suite = self.row(tmp_path, 'measure = "last"\n')
+        (columns, lines), _ = tables.tables(found, suite.reference, suite.measure)
+        assert columns[-2:] == ["paper: accuracy, %", "last round, mean of sites − paper"]
+        assert lines[0][-2:] == ["50.00", "+20.0"]
+        assert lines[1][-2:] == ["–", "–"]
+
+    def test_what_has_no_figure_after_its_training_is_tested_with_what_it_trained(self, tmp_path: Path) -> None:
+        found, suite = self.row(tmp_path, 'measure = "held"\n')
+        held = replace(found[0], held=Spread.of([0.75]))
+        (_, lines), _ = tables.tables([held, found[0]], suite.reference, suite.measure)
+        assert [line[-1] for line in lines] == ["+25.0", "+20.0"]
+
+    def test_rounds_until_another_ones_accuracy_is_reached(self, tmp_path: Path) -> None:
+        found, suite = self.row(tmp_path, 'reach = "Local"\n')
+        _, (columns, lines) = tables.tables(found, suite.reference, suite.measure, suite.reach)
+        assert columns[-1] == "rounds to reach Local"
+        assert [line[-1] for line in lines] == ["1", "–"]
+        worse = replace(found[0], curve=np.array([0.1, 0.2]))
+        assert rounds_to_reach(worse, found[1]) is None
+
+    @pytest.mark.parametrize("key", ["reach", "stable"])
+    def test_a_name_that_is_nobodys_is_refused(self, tmp_path: Path, key: str) -> None:
+        with pytest.raises(SettingsError, match=f"{key} = 'nobody' is none of"):
+            self.row(tmp_path, f'{key} = "nobody"\n')
+
+
+class TestDrifted:
+    """Δ‰ = 1000 (stable − end) / stable: against the run without drift, not against the round before."""
+
+    SUITE = SMALL.replace(
+        "[[method]]",
+        """
+stable = "stable"
+setting = [
+    {name = "stable"}, {name = "swap", set = {drift = [{kind = "swap", at = 2, sites = 0.5}], rounds = 3, sites = 4}}
+]
+[[method]]""",
+        1,
+    )
+
+    def test_stable_is_the_run_without_drift(self, tmp_path: Path) -> None:
+        suite = read_suite(suite_file(tmp_path, self.SUITE))
+        every = [cell for cell in cells(suite, tmp_path, {"rounds": 3, "sites": 4}, tmp_path / "out") if cell.seed == 3]
+        for cell in every:
+            if cell.label != "Local":
+                curve = [0.5, 0.7, 0.8] if cell.setting == "stable" else [0.6, 0.3, 0.4]
+                finished_run(cell, curve, {"a": curve, "c": curve})
+        outcomes = [found for cell in every if (found := read_outcome(cell)) is not None]
+        assert drifted.lines(outcomes, "stable", {"FMCL": 12}) == [
+            ["FMCL", "swap", "80.0", "60.0", "30.0", "40.0", "500", "12"],
+            ["FedAvg", "swap", "80.0", "60.0", "30.0", "40.0", "500", "–"],
+        ]
+        text, _ = write_results(suite, every, tmp_path / "out")
+        assert "what drift costs" in text
+
+    def test_half_a_pair_is_no_row(self, tmp_path: Path) -> None:
+        suite = read_suite(suite_file(tmp_path, self.SUITE))
+        every = list(cells(suite, tmp_path, {"rounds": 3, "sites": 4}, tmp_path / "out"))
+        finished_run(every[0], [0.5, 0.5, 0.5], {"a": [0.5] * 3})
+        assert drifted.lines([found for cell in every[:1] if (found := read_outcome(cell))], "stable", {}) == []
 
 
 class TestTables:
