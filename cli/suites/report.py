@@ -79,7 +79,7 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
     return text, drawn
 
 
-def _drift_tables(suite: Suite, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Sequence[str], list[list[str]]]]:
+def _drift_tables(suite: Suite, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """What drift costs on each data set, as heading, columns and lines."""
     for data in suite.data:
         published = {
@@ -87,7 +87,7 @@ def _drift_tables(suite: Suite, outcomes: Sequence[Outcome]) -> Iterator[tuple[s
         }
         part = [outcome for outcome in outcomes if outcome.cell.data == data.name]
         if lines := drifted.lines(part, suite.stable, published):
-            yield f"{data.name}: what drift costs, mean of the sites", drifted.COLUMNS, lines
+            yield f"{data.name}: what drift costs, mean of the sites", list(drifted.COLUMNS), lines
 
 
 def _side_by_side(suite: Suite, part: Sequence[Outcome], path: Path) -> int | None:
