@@ -10,6 +10,7 @@ connections. It then refuses the request, and the message that was on its way is
 
 And with patience for clocks: a site may be off by minutes, and both sides are told.
 A certificate that is replaced is taken while the SuperLink runs.
+What a site sends is counted and checked before it is kept (`server.flower.fleet`), and the database is cleaned.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main() -> None:
     certificate, key = (_value_of(option) for option in ("--ssl-certfile", "--ssl-keyfile"))
     if certificate and key:
         Renewal(Path(certificate), Path(key)).take_part()
+    superlink.guard()
     superlink.run_superlink()
 
 

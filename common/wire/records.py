@@ -8,8 +8,8 @@ from typing import Any
 import safetensors.numpy
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
+from common.foreign import Unusable, parse_tensors
 from common.state import State
 from common.tensors import contiguous
 
@@ -19,6 +19,8 @@ VERSION = 5
 EXTRA = "extra "
 
 MEGABYTE = 1_000_000
+# What a message may hold beside its arrays: scalars, names, and how they are written.
+BESIDE_ARRAYS = 16 * MEGABYTE
 MAX_REASON = 500
 
 _DTYPES = ("float32", "float64", "int64", "uint8")
@@ -116,11 +118,9 @@ def unpack_arrays(record: ArrayRecord) -> State:
     if set(record) != {_PACKED}:
         raise WireError("its arrays are not packed as agreed: update the older side")
     data = record[_PACKED].data
-    if int.from_bytes(data[:8], "little") > _LONGEST_HEADER:
-        raise WireError("its arrays are too many, or not readable")
     try:
-        arrays = safetensors.numpy.load(data)
-    except (SafetensorError, ValueError, KeyError) as error:  # KeyError: of a type that NumPy does not have
+        arrays = parse_tensors(data, _LONGEST_HEADER)
+    except Unusable as error:
         raise WireError(f"its arrays are truncated or not readable: {plain_text(error)}") from None
     for name, array in arrays.items():
         if len(name) > _LONGEST_NAME or not name.isprintable():

@@ -54,6 +54,19 @@ def ask_for(secret: str) -> None:
     module.__dict__["load_control_authn_plugin"] = SecretPlugin
 
 
+def guard() -> None:
+    """Let the Fleet API to come take from sites only what `server.flower.fleet` says, and keep its database small."""
+    from flwr.server.superlink.linkstate import linkstate_factory
+
+    from server.flower.fleet import LARGEST_REQUEST, Fleet
+    from server.flower.kept_messages import KeptMessages
+
+    linkstate_factory.__dict__["SqlLinkState"] = KeptMessages
+    module = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    module.__dict__["FleetServicer"] = Fleet
+    module.__dict__["GRPC_MAX_MESSAGE_LENGTH"] = LARGEST_REQUEST
+
+
 def run_superlink() -> None:
     """Run Flower's `flower-superlink` with this process's arguments."""
     from flwr.superlink.cli import flower_superlink

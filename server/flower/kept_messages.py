@@ -1,0 +1,195 @@
+"""What the SuperLink keeps of messages: counted in bytes, handed out whole and in portions, and cleared away.
+
+Flower keeps whatever a site sends, hands the ServerApp all answers at once, also those that are still on their way, and
+never makes its database smaller.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Error, Message, Metadata
+from flwr.app.message import make_message
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode, Status
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore import log
+from flwr.supercore.date import now
+from flwr.supercore.utils import int64_to_uint64
+from sqlalchemy import make_url
+
+from common.config import RoundSettings
+from common.wire.records import BESIDE_ARRAYS, MEGABYTE
+
+# Answers that the ServerApp fetches at once are in its memory together.
+MOST_AT_ONCE = 256 * MEGABYTE
+_LIMIT = "round.max_message_mb"
+_CLEAN_EVERY = 10.0  # seconds
+_WORTH_IT = 4 * MEGABYTE  # unused bytes in the database
+_PATIENCE = 25.0  # seconds
+_BROKE_OFF = "it broke off while it sent its answer"
+
+_ROOT = "SELECT root_object_id AS root FROM object_push_session_roots WHERE session_id = :session"
+# The length of a value is in its row's header: the contents are not read.
+_BYTES = """
+    WITH RECURSIVE part(id) AS (
+        VALUES (:root) UNION SELECT child_id FROM object_children JOIN part ON parent_id = part.id
+    )
+    SELECT COALESCE(SUM(LENGTH(content)), 0) AS bytes FROM objects JOIN part ON object_id = part.id"""
+_ANSWER = "SELECT * FROM message_res WHERE message_id = :root"
+_WAITING = """
+    SELECT reply_to_message_id AS question, message_id AS root FROM message_res
+    WHERE delivered_at = '' AND reply_to_message_id IN ({})"""
+_UNFINISHED = """
+    SELECT session_id AS session, expires_at FROM object_push_session_roots JOIN object_push_sessions USING (session_id)
+    WHERE root_object_id = :root AND pending_count > 0"""
+_RUNS = "SELECT run_id FROM run_objects UNION SELECT run_id FROM message_ins"
+_ALL_RUNS = "SELECT run_id FROM run"
+
+
+class KeptMessages(SqlLinkState):
+    """The SuperLink's state; what is here in addition is documented by the module."""
+
+    def limit(self, run: int) -> int | None:
+        """Bytes that an answer to this run may have; None: there is no such run."""
+        for found in self.get_run_info(run_ids=[run]):
+            megabytes = found.override_config.get(_LIMIT)
+            return int(megabytes or RoundSettings().max_message_mb) * MEGABYTE + BESIDE_ARRAYS
+        return None
+
+    def announced(self, session: str) -> str | None:
+        """Return which message a site is sending in this session."""
+        rows = self.query(_ROOT, {"session": session})
+        return str(rows[0]["root"]) if rows else None
+
+    def bytes_of(self, root: str) -> int:
+        """Bytes that are there of a message."""
+        return int(self.query(_BYTES, {"root": root})[0]["bytes"])
+
+    def give_up(self, run: int, session: str, root: str, reason: str) -> None:
+        """Drop what is there of an answer, and let the ServerApp have the reason in its place."""
+        with self._alone(run):
+            answers = self.query(_ANSWER, {"root": root})
+            self._cleanup_push_session(session, cleanup_messages=True)
+            for answer in answers:
+                instead = _instead_of(answer, reason)
+                if self.store_message_res(instead) is not None:
+                    self._store_generated_message(instead)
+
+    @contextmanager
+    def _alone(self, run: int) -> Iterator[None]:
+        """A transaction that begins with a write: what it then reads, nobody changes before it ends."""
+        with self.session():
+            self._lock_run(run)
+            yield
+
+    def get_message_res(self, message_ids: set[str], run_id: int) -> list[Message]:
+        """Get answers, as Flower does, but those that are whole, and no more than fit into the ServerApp's memory."""
+        with self._alone(run_id):
+            return super().get_message_res(message_ids - self._for_later(message_ids, run_id), run_id)
+
+    def _for_later(self, message_ids: set[str], run: int) -> set[str]:
+        later, total = set(), 0
+        for answer in self._waiting(message_ids):
+            if unfinished := self.query(_UNFINISHED, {"root": answer["root"]}):
+                if _time(unfinished[0]["expires_at"]) > now():
+                    later.add(answer["question"])
+                else:
+                    self.give_up(run, unfinished[0]["session"], answer["root"], _BROKE_OFF)
+                continue
+            size = self.bytes_of(answer["root"])
+            if total and total + size > MOST_AT_ONCE:
+                later.add(answer["question"])
+            else:
+                total += size
+        return later
+
+    def _waiting(self, message_ids: Iterable[str]) -> list[dict[str, str]]:
+        names = {f"id{number}": name for number, name in enumerate(sorted(message_ids))}
+        return self.query(_WAITING.format(", ".join(f":{key}" for key in names)), names) if names else []
+
+    def clean(self) -> int:
+        """Delete what is left of runs that have ended, and give the space back; return the bytes by which it shrank."""
+        runs = {int64_to_uint64(row["run_id"]) for row in self.query(_RUNS)}
+        for run, status in self.get_run_status(runs).items():
+            if status.status == Status.FINISHED:
+                self.cleanup_run(run)
+        # Nobody waits for the database while no run is under way.
+        every = {int64_to_uint64(row["run_id"]) for row in self.query(_ALL_RUNS)}
+        if any(status.status != Status.FINISHED for status in self.get_run_status(every).values()):
+            return 0
+        path = make_url(self.database_url).database
+        return _shrink(Path(path)) if path and path != ":memory:" else 0
+
+
+def _instead_of(answer: Mapping[str, Any], reason: str) -> Message:
+    """An error in the place of an answer."""
+    metadata = Metadata(
+        run_id=int64_to_uint64(answer["run_id"]),
+        message_id="",
+        src_node_id=int64_to_uint64(answer["src_node_id"]),
+        dst_node_id=SUPERLINK_NODE_ID,
+        reply_to_message_id=answer["reply_to_message_id"],
+        group_id=answer["group_id"],
+        created_at=answer["created_at"],
+        ttl=answer["ttl"],
+        message_type=answer["message_type"],
+    )
+    instead = make_message(metadata=metadata, error=Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
+    instead.metadata.__dict__["_message_id"] = instead.object_id
+    return instead
+
+
+def keep_clean(state: KeptMessages) -> None:
+    """Clean now, and again and again, in the background."""
+
+    def clean() -> None:
+        while True:
+            try:
+                if shrank := state.clean():
+                    log(INFO, "The database is smaller by %.1f MB", shrank / MEGABYTE)
+            # Whatever it is: the messages that are under way are worth more.
+            except Exception as error:
+                log(WARNING, "The database could not be cleaned: %s", error)
+            time.sleep(_CLEAN_EVERY)
+
+    threading.Thread(target=clean, daemon=True, name="clean").start()
+
+
+def _shrink(path: Path) -> int:
+    """Give unused space back to the disk; return how many bytes."""
+    before = _size(path)
+    connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
+    try:
+        (unused,), (page,) = (
+            connection.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_size")
+        )
+        if unused * page + _size(_log_of(path)) < _WORTH_IT:
+            return 0
+        if unused * page >= _WORTH_IT:
+            connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+    return max(before - _size(path), 0)
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _time(value: object) -> datetime:
+    """A time as the database keeps it, in UTC."""
+    found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    return found.replace(tzinfo=now().tzinfo) if found.tzinfo is None else found
