@@ -29,6 +29,7 @@ from cli.commands import (
     watch,
 )
 from common.config import SettingsError
+from common.foreign import Unusable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))
-    except SettingsError as error:
+    except (SettingsError, Unusable) as error:
         print(f"coterie: {error}", file=sys.stderr)
         return 2
 

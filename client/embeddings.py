@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from client.data.alterations import AlteredSamples
 from client.encoder import Encoder
 from common.disk import gone_if_it_fails
+from common.foreign import read_array
 from common.lock import exclusive
 
 _FORMAT = 1
@@ -249,7 +250,7 @@ def _kept(rows: Path, dimension: int) -> dict[str, NDArray[np.float32]]:
         return {}
     if not _valid(rows, (len(stamps), dimension)):
         return {}
-    table = np.load(rows, mmap_mode="r", allow_pickle=False)
+    table = read_array(rows, mapped=True)
     marks = rows.with_suffix(".mask").read_bytes()
     return {
         stamp: table[row]

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from client.identity import Identity, cache_folder
 from common import wire
 from common.disk import gone_if_it_fails, sync
+from common.foreign import Unusable, read_tensors
 from common.site_name import is_site_name
 from common.state import State
 from common.tensors import contiguous, write_tensors
@@ -53,11 +52,11 @@ class Memory:
         """Return the version of the round `accepted`; None: it is not there, or cannot be read."""
         path = self._path(accepted)
         try:
-            with safe_open(path, framework="numpy") as file:
-                if file.metadata() != self._about_round(accepted):
-                    raise ValueError("it is of another run, rule or round")
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            arrays, about = read_tensors(path)
+            if about != self._about_round(accepted):
+                raise Unusable("it is of another run, rule or round")
+            return arrays
+        except (OSError, Unusable) as error:
             if path.exists():
                 _log.warning("what this site remembers of round %d cannot be read: %s", accepted, error)
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from client.training import default_device, log_probabilities
 from common.blend import Blend
 from common.config import DataSettings, SettingsError
 from common.encoders import embedding_width
+from common.foreign import Unusable, read_toml
 from common.kept_model import ModelCard, load_model
 from common.low_rank import merge
 from common.models import InvalidState, set_prior, set_state
@@ -96,10 +96,10 @@ def expected_shares(card: ModelCard, shares: str) -> NDArray[np.float64] | None:
 def _read_shares(path: Path, classes: tuple[str, ...]) -> NDArray[np.float64]:
     """Read a table `class = number` (TOML); the numbers may be counts, and are scaled to sum to 1."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = read_toml(path)
     except OSError as error:
         raise SettingsError(f"--shares takes own, uniform or a file; {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except Unusable as error:
         raise SettingsError(
             f"{path} is not valid TOML: {error}; it holds a line CLASS = NUMBER for each class"
         ) from None

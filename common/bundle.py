@@ -20,15 +20,17 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from common import wire
+from common.foreign import Unusable, named_faults, parse_json, parse_tensors
 from common.site_name import is_site_name
+from common.wire.records import BESIDE_ARRAYS
 
 FORMAT = "coterie bundle 1"
 _MANIFEST, _ARRAYS, _SIGNATURE = "manifest.json", "arrays.safetensors", "signature"
-_LARGEST_MANIFEST = 16_000_000
+_LARGEST_MANIFEST = BESIDE_ARRAYS
+_LONGEST_HEADER = 1_000_000  # bytes, of the arrays
 _LARGEST_SIGNATURE = 1_000
 # The same file every time: archives would else hold the hour they were made.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -39,7 +41,7 @@ Sign = Callable[[bytes], bytes]
 Verify = Callable[[str, bytes, bytes | None], None]
 
 
-class InvalidBundle(ValueError):
+class InvalidBundle(Unusable):
     """A file that is not a usable bundle; the message says why."""
 
 
@@ -85,13 +87,13 @@ def read_bundle(path: Path, kind: str, *, limit_mb: int, verify: Verify | None =
     try:
         if path.stat().st_size > limit_mb * 1_000_000 + _LARGEST_MANIFEST:
             raise InvalidBundle(f"it is larger than {limit_mb} MB (round.max_message_mb)")
-        parts = _parts(path)
-        manifest = json.loads(parts[_MANIFEST])
+        with named_faults():
+            parts = _parts(path)
+            manifest = parse_json(parts[_MANIFEST])
     except InvalidBundle:
         raise
-    # Whatever it is: of a file made with intent, zipfile raises RuntimeError, EOFError, struct.error and others.
-    except Exception as error:
-        raise InvalidBundle(f"it cannot be read: {str(error) or type(error).__name__}") from None
+    except (OSError, Unusable) as error:
+        raise InvalidBundle(f"it cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise InvalidBundle(f"it is not a {FORMAT!r}")
     if manifest.get("kind") != kind:
@@ -124,7 +126,7 @@ def _content(records: object, body: bytes) -> RecordDict:
     content = RecordDict()
     try:
         arrays: dict[str, dict[str, NDArray[Any]]] = {}
-        for name, array in load(body).items():
+        for name, array in parse_tensors(body, _LONGEST_HEADER).items():
             record, _, key = name.partition("/")
             arrays.setdefault(record, {})[key] = array
         if not isinstance(records, dict):
@@ -137,7 +139,7 @@ def _content(records: object, body: bytes) -> RecordDict:
             content[name] = wire.pack_arrays(found)
     except InvalidBundle:
         raise
-    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise InvalidBundle(f"its records cannot be read: {error}") from None
     return content
 

@@ -7,7 +7,6 @@ config holds. Both become one frozen `Config`, or a `SettingsError` that names t
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
@@ -17,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_
 from pydantic.fields import FieldInfo
 
 from common.drift import DriftEvent, InvalidScenario, Scenario, check_scenario, read_scenario, write_scenario
+from common.foreign import Unusable, parse_toml, read_toml
 from common.methods import AGREEMENTS
 from common.section import Section
 from common.table import InvalidTable, Table, check_table, read_table, write_table
@@ -476,10 +476,10 @@ def parse(values: Mapping[str, Any]) -> Config:
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read a TOML file; `overrides` (flat keys) win over it."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = read_toml(path)
     except OSError as error:
         raise SettingsError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except Unusable as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
     return parse(_flatten_settings(table) | dict(overrides or {}))
 
@@ -491,8 +491,8 @@ def parse_override(text: str) -> tuple[str, FlatValue]:
     if not equals or not key:
         raise SettingsError(f"--set takes key=value, not {text!r}")
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {raw}")["value"]
+    except Unusable:
         value = raw
     return key, value
 

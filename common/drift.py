@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +18,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+
+from common.foreign import Unusable, parse_json, read_toml
 
 
 def _tuple(value: object) -> object:
@@ -127,14 +127,14 @@ def read_scenario(text: str) -> tuple[DriftEvent, ...]:
         return ()
     if text.lstrip().startswith("["):
         try:
-            return check_scenario(json.loads(text))
-        except json.JSONDecodeError as error:
+            return check_scenario(parse_json(text))
+        except Unusable as error:
             raise InvalidScenario(f"the drift scenario is not valid JSON: {error}") from None
     try:
-        table = tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8"))
+        table = read_toml(Path(text).expanduser())
     except OSError as error:
         raise InvalidScenario(f"cannot read the drift scenario {text}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except Unusable as error:
         raise InvalidScenario(f"{text} is not valid TOML: {error}") from None
     if set(table) != {"drift"}:
         raise InvalidScenario(f"{text} must hold [[drift]] tables and nothing else")

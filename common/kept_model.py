@@ -13,10 +13,10 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
-from safetensors import SafetensorError, safe_open
 
 from common.config import NETWORK, EncoderSettings, SettingsError, SiteSettings
 from common.encoders import HEADS
+from common.foreign import Unusable, read_tensors
 from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.metrics import Metrics
 from common.section import Section
@@ -224,12 +224,11 @@ def save_model(path: Path, state: Mapping[str, NDArray[Any]], card: ModelCard) -
 def load_model(path: Path) -> tuple[State, ModelCard]:
     """Read a model and its card, or raise `SettingsError` saying what is wrong with the file."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            card = (file.metadata() or {}).get(_KEY)
-            state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        state, notes = read_tensors(path)
+        card = notes.get(_KEY)
     except FileNotFoundError:
         raise SettingsError(f"there is no model {path}") from None
-    except (OSError, SafetensorError) as error:
+    except (OSError, Unusable) as error:
         raise SettingsError(f"{path} is not a readable .safetensors file: {error}") from None
     if card is None:
         raise SettingsError(

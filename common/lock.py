@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from common.config import SettingsError
+from common.foreign import parse_json
 
 
 @contextmanager
@@ -65,9 +66,9 @@ def _write(file: IO[str], holder: dict[str, object] | None) -> None:
 def _by_whom(file: IO[str]) -> str:
     """Who says in a lock's file that it holds the lock, and what to do about it."""
     try:
-        holder = json.load(file)
+        holder = parse_json(file.read(10_000))
         pid, host, since = int(holder["pid"]), str(holder["host"])[:255], str(holder["since"])[:40]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "by another process: wait until it has ended"
     if host != socket.gethostname():
         return f"by process {pid} on {host}, since {since}: wait for it, or end it there"

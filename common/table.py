@@ -5,13 +5,13 @@ With it a site turns its rows into numbers of about unit variance without knowin
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from common.foreign import Unusable, parse_json, read_toml
 
 
 def _tuples(value: object) -> object:
@@ -146,16 +146,16 @@ def read_table(text: str) -> Table | None:
         return None
     if text.lstrip().startswith("{"):
         try:
-            return check_table(json.loads(text))
-        except json.JSONDecodeError as error:
+            return check_table(parse_json(text))
+        except Unusable as error:
             raise InvalidTable(f"data.table is not valid JSON: {error}") from None
     try:
-        found = tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8"))
+        found = read_toml(Path(text).expanduser())
     except OSError as error:
         raise InvalidTable(
             f"cannot read the table schema {text}: {error.strerror}; `coterie schema` drafts one"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except Unusable as error:
         raise InvalidTable(f"{text} is not valid TOML: {error}") from None
     try:
         return check_table(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from cli.arguments import EXIT_CODES, Subparsers
 from common.config import load
+from common.foreign import read_json
 
 CONFIG = Path(__file__).parents[2] / "configs" / "demo.toml"
 # A choice of groups is for methods that form some.
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         config = load(CONFIG, {"method": method, "seed": options.seed, "out": str(out / method), **changes})
         if (outcome := simulate(prepare(config))) != "finished":
             return EXIT_CODES[outcome]
-        summary = json.loads((out / method / SUMMARY).read_text(encoding="utf-8"))
+        summary = read_json(out / method / SUMMARY)
         final = summary["final"]
         figures = (final["accuracy"], final["macro_f1"], final["auc"])
         spread = (summary["mean_site_accuracy"], summary["worst_tenth_accuracy"])

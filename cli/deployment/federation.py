@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from cli.deployment.address import CONTROL_PORT, Address, greet, parse_address
 from cli.deployment.layout import Layout
 from cli.deployment.operator_secret import read_secret
 from common.config import SettingsError
+from common.foreign import Unusable, read_toml
 from server.flower.control import Control, KnownRun, SuperLinkAway, SuperLinkRefuses, connected
 
 
@@ -39,7 +39,10 @@ def connection_to(folder: Path, *, insecure: bool = False) -> Connection:
     if not path.exists():
         raise SettingsError(f"{layout.root} is not the folder of a federation: `coterie provision` makes one")
     name = "coterie-insecure" if insecure else "coterie"
-    written = tomllib.loads(path.read_text(encoding="utf-8"))["superlink"][name]["address"]
+    try:
+        written = str(read_toml(path)["superlink"][name]["address"])
+    except (OSError, Unusable, LookupError, TypeError) as error:
+        raise SettingsError(f"{path} cannot be used: {error}; `coterie provision` writes it anew") from None
     return Connection(
         name,
         written,

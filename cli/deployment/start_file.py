@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -13,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from client.foreign_code import check_foreign_code
 from client.policy.policy import Policy
 from common.config import FlatValue, Names, SettingsError, allowed
+from common.foreign import Unusable, read_toml
 from common.section import Section
 from common.site_name import RULE, is_site_name
 
@@ -103,10 +103,10 @@ def read_start_file(path: Path, model: type[StartFile], changes: Mapping[str, Fl
     `changes` win over what the file says.
     """
     try:
-        table = _changed(tomllib.loads(path.read_text(encoding="utf-8")), changes or {})
+        table = _changed(read_toml(path), changes or {})
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}; `coterie provision` makes such files") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except Unusable as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
     _refuse_unknown(path, table, model)
     try:

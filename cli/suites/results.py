@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from scipy.stats import wilcoxon
 
 from cli.suites.running import read_cost
 from cli.suites.suite import METRICS, Cell
+from common.foreign import read_json
 from common.intervals import judged, newcombe
 from server.history import run_directory
 from server.history.event_log import read_events
@@ -142,7 +142,7 @@ def read_outcome(cell: Cell) -> Outcome | None:
     folder = Path(cell.config.out)
     if not is_finished(folder, cell.config):
         return None
-    summary = json.loads((folder / run_directory.SUMMARY).read_text(encoding="utf-8"))
+    summary = read_json(folder / run_directory.SUMMARY)
     sent, received = _traffic(folder)
     curves, sites, samples = _rounds(folder) if cell.config.personalise == "none" else _personalised(summary)
     if not len(curves["accuracy"]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
@@ -17,6 +16,7 @@ from cli.suites.forking import Fork
 from cli.suites.suite import Cell
 from cli.toml_text import settings_toml
 from common.config import SettingsError
+from common.foreign import read_json
 from server.history import run_directory
 from server.history.run_directory import is_finished, write_json
 
@@ -167,7 +167,7 @@ def _add_cost(folder: Path, seconds: float, cpu: float) -> None:
 def read_cost(folder: Path) -> dict[str, float]:
     """Wall-clock and CPU seconds of a run."""
     try:
-        kept = json.loads((folder / COST).read_text(encoding="utf-8"))
+        kept = read_json(folder / COST)
         return {key: float(kept[key]) for key in ("seconds", "cpu_seconds")}
     except (OSError, ValueError, KeyError, TypeError):
         return {"seconds": 0.0, "cpu_seconds": 0.0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from common.config import Config, FlatValue, SettingsError, flatten, parse
+from common.foreign import Unusable, read_toml
 
 AS_GIVEN = "as given"
 METRICS = ("accuracy", "macro_f1", "auc")
@@ -179,8 +179,8 @@ def _file_values(folder: Path, variation: Variation) -> dict[str, Any]:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_toml(path)
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except Unusable as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from client.collaboration.anchors import agreement
 from client.collaboration.reduction import PrivateMap, fit_private_map
 from client.identity import Identity, cache_folder
 from common.config import SettingsError, SiteSettings
+from common.foreign import named_faults, parse_tensors
 from common.lock import exclusive
 from common.randomness import derive_seed, secret_generator
 
@@ -71,7 +71,7 @@ class Vault:
         path = self._folder / f"map-{ticket.tobytes().hex()}.safetensors"
         try:
             found, _ = _read(path.read_bytes())
-        except (OSError, ValueError, KeyError, SafetensorError):
+        except (OSError, ValueError):
             raise MapIsGone(
                 f"the private map that this answer belongs to is not in {self._folder}: another site made it, or "
                 "it was removed since"
@@ -87,7 +87,7 @@ class Vault:
         try:
             name = (self._folder / f"key-{key}").read_text(encoding="ascii")
             return _read((self._folder / name).read_bytes())
-        except (OSError, ValueError, KeyError, SafetensorError):
+        except (OSError, ValueError):
             return None
 
     def _made(self, key: str, rows: NDArray[np.floating], dimensions: int) -> tuple[PrivateMap, int]:
@@ -106,8 +106,9 @@ class Vault:
 
 
 def _read(content: bytes) -> tuple[PrivateMap, int]:
-    arrays = load(content)
-    return PrivateMap(arrays["mean"], arrays["components"]), int.from_bytes(arrays["secret"].tobytes(), "big")
+    with named_faults():
+        arrays = parse_tensors(content)
+        return PrivateMap(arrays["mean"], arrays["components"]), int.from_bytes(arrays["secret"].tobytes(), "big")
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from client.data.files import class_index
 from client.data.pixels import to_uint8
 from client.data.samples import TEST, TRAIN, UNSPECIFIED, ArraySamples, Fault
 from common.config import SettingsError
+from common.foreign import Unusable, read_archive
 
 _PARTS = {"": UNSPECIFIED, "_train": TRAIN, "_test": TEST}
 
@@ -104,10 +104,8 @@ def npz_classes(path: Path) -> tuple[str, ...]:
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     wanted = {f"{name}{part}" for name in ("x", "y", "group", "groups") for part in _PARTS}
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files if name in wanted}
-            found = archive.files
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        arrays, found = read_archive(path, wanted)
+    except (OSError, Unusable) as error:
         raise SettingsError(
             f"cannot read {path}: {error}; it must be a .npz file of plain arrays (no pickled objects)"
         ) from None

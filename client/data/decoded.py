@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from client.data.samples import ImageSamples, Undecodable
 from common.config import SettingsError
 from common.disk import gone_if_it_fails
+from common.foreign import read_array, read_json
 from common.lock import exclusive
 
 # Part of the key: raise it whenever the same file would be decoded to other pixels.
@@ -126,8 +127,8 @@ def _recovered(samples: ImageSamples, kept: Decoded, size: int, channels: int) -
 def _read(path: Path, shape: tuple[int, ...]) -> Decoded | None:
     """Open what an earlier call wrote; None if it is missing, damaged or of another shape."""
     try:
-        pixels = np.load(path, mmap_mode="r", allow_pickle=False)
-        entries = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        pixels = read_array(path, mapped=True)
+        entries = read_json(path.with_suffix(".json"))
         failures = {int(at): Failure(str(reason), bool(temporary)) for at, reason, temporary in entries}
     except (OSError, ValueError, TypeError, EOFError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 
 from client.data.samples import TEST, TRAIN, UNSPECIFIED, Fault, FileSamples
 from common.config import SettingsError
+from common.foreign import Unusable, read_csv
 
 _EXTENSIONS = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp", ".pgm", ".ppm", ".pnm", ".pbm", ".jp2"}
@@ -126,19 +126,17 @@ def manifest_classes(path: Path) -> tuple[str, ...]:
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line number, cells by lower-case column name) of a CSV file, stripped of blanks around values."""
     try:
-        # Spreadsheets put a byte order mark in front.
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.reader(handle)
-            columns = [cell.strip().lower() for cell in next(reader, [])]
-            if not {"path", "label"} <= set(columns):
-                raise SettingsError(
-                    f"{path} must start with the header path,label[,split][,group], not with {','.join(columns)!r}"
-                )
-            for cells in reader:
-                if cells:
-                    padded = [cell.strip() for cell in cells] + [""] * (len(columns) - len(cells))
-                    yield reader.line_num, dict(zip(columns, padded, strict=False))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = read_csv(path)
+        _, header = next(rows, (0, []))
+        columns = [cell.strip().lower() for cell in header]
+        if not {"path", "label"} <= set(columns):
+            raise SettingsError(
+                f"{path} must start with the header path,label[,split][,group], not with {','.join(columns)!r}"
+            )
+        for line, cells in rows:
+            padded = [cell.strip() for cell in cells] + [""] * (len(columns) - len(cells))
+            yield line, dict(zip(columns, padded, strict=False))
+    except (OSError, Unusable) as error:
         raise SettingsError(f"cannot read the manifest {path}: {error}") from None
 
 
@@ -203,6 +201,8 @@ def _inspect(path: Path) -> tuple[int, int, str]:
         status = path.stat()
     except OSError as error:
         return 0, 0, error.strerror or "cannot be found"
+    except ValueError:
+        return 0, 0, "has a name that no file can have"
     if not path.is_file():
         return 0, 0, "is not a file"
     if not os.access(path, os.R_OK):

@@ -21,6 +21,9 @@ UNSPECIFIED, TRAIN, TEST = -1, 0, 1
 # Named, so that a file that only pretends to be an image never reaches an interpreter (EPS) or a rare plugin.
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP", "PPM", "JPEG2000")
 _BATCH = 128
+# 100 megapixels; a decoder asks for all of them at once, in each of its threads.
+_MOST_PIXELS = 100_000_000
+_LONGEST_SIDE = 65_535
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,10 @@ class FileSamples(ImageSamples):
 
     def original(self, position: int) -> Image.Image:
         with Image.open(self.paths[position], formats=_FORMATS) as image:
+            width, height = image.size
+            # By what its header says, before a decoder asks for the memory.
+            if width * height > _MOST_PIXELS or max(width, height) > _LONGEST_SIDE:
+                raise ValueError(f"has {width} × {height} pixels; at most {_MOST_PIXELS // 10**6} million are read")
             return plain(image)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,10 +12,12 @@ from numpy.typing import NDArray
 from client.data.files import SPLITS, class_index
 from client.data.samples import UNSPECIFIED, Fault, TableSamples
 from common.config import SettingsError
+from common.foreign import Unusable, named_faults, read_csv
 from common.table import Column, Table
 
 Cells = Mapping[str, Sequence[str]]
 
+_MOST_CELLS = 500_000_000  # of a Parquet file, where a few bytes can stand for any number of rows
 # What spreadsheets, R and pandas write for a value that is not there.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
@@ -162,19 +163,15 @@ def read_columns(path: Path, names: Sequence[str] | None = None) -> dict[str, li
 
 def _read_csv(path: Path, names: Sequence[str] | None) -> dict[str, list[str]]:
     try:
-        # Spreadsheets put a byte order mark in front.
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.reader(handle)
-            header = [cell.strip() for cell in next(reader, [])]
-            names = _require(header, header if names is None else names, path)
-            places = [header.index(name) for name in names]
-            columns: list[list[str]] = [[] for _ in names]
-            for cells in reader:
-                if not cells:
-                    continue
-                for column, place in zip(columns, places, strict=True):
-                    column.append(cells[place].strip() if place < len(cells) else "")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = read_csv(path)
+        header = [cell.strip() for cell in next(rows, (0, []))[1]]
+        names = _require(header, header if names is None else names, path)
+        places = [header.index(name) for name in names]
+        columns: list[list[str]] = [[] for _ in names]
+        for _, cells in rows:
+            for column, place in zip(columns, places, strict=True):
+                column.append(cells[place].strip() if place < len(cells) else "")
+    except (OSError, Unusable) as error:
         raise SettingsError(f"cannot read the table {path}: {error}") from None
     return dict(zip(names, columns, strict=True))
 
@@ -182,18 +179,22 @@ def _read_csv(path: Path, names: Sequence[str] | None) -> dict[str, list[str]]:
 def _read_parquet(path: Path, names: Sequence[str] | None) -> dict[str, list[str]]:
     try:
         # An extra: most sites have CSV files, and the library is large.
-        import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise SettingsError(
             f"{path} is a Parquet file: `pip install coterie[parquet]` reads it, or write CSV"
         ) from None
     try:
-        header = parquet.read_schema(path).names
+        with named_faults():
+            kept = parquet.read_metadata(path)
+            if kept.num_rows * kept.num_columns > _MOST_CELLS:
+                raise Unusable(f"it declares {kept.num_rows} rows of {kept.num_columns} columns")
+            header = parquet.read_schema(path).names
         names = _require(header, header if names is None else names, path)
-        read = parquet.read_table(path, columns=list(names))
-        return {name: [_text(value) for value in read.column(name).to_pylist()] for name in names}
-    except (OSError, pyarrow.ArrowException) as error:
+        with named_faults():
+            read = parquet.read_table(path, columns=list(names))
+            return {name: [_text(value) for value in read.column(name).to_pylist()] for name in names}
+    except (OSError, Unusable) as error:
         raise SettingsError(f"cannot read the table {path}: {error}") from None
 
 

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from common.config import Names
 from common.disk import sync
+from common.foreign import parse_json
 from common.section import Section
 
 What = Literal["asked", "declined", "sent", "waiting", "approved"]
@@ -110,7 +111,7 @@ class Ledger:
             if not line.endswith(b"\n"):
                 return
             try:
-                values = json.loads(line)
+                values = parse_json(line)
                 after = values.pop("after")
                 entry = Entry.model_validate(values)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from common.disk import sync
+from common.foreign import Unusable, named_faults, parse_json, parse_tensors
 from common.tensors import contiguous, write_tensors
 
 _MARK = b"coterie checkpoint 3"
@@ -101,9 +100,10 @@ def read(path: Path) -> State:
     if hashlib.sha256(body).digest() != digest:
         raise InvalidCheckpoint("its checksum is wrong")
     try:
-        arrays = load(bytes(body))
-        state = _with_arrays(json.loads(arrays.pop(_STATE).tobytes()), arrays)
-    except (SafetensorError, KeyError, ValueError) as error:
+        with named_faults():
+            arrays = parse_tensors(bytes(body))
+            state = _with_arrays(parse_json(arrays.pop(_STATE).tobytes()), arrays)
+    except Unusable as error:
         raise InvalidCheckpoint(f"it cannot be read: {error}") from None
     if not isinstance(state, dict):
         raise InvalidCheckpoint("it holds no state")

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from common.foreign import Unusable, parse_json
 from server.history import run_directory
 from server.history.events import (
     Event,
@@ -362,8 +363,8 @@ def _still_true(entries: tuple[Logged, ...] | list[Logged], round_number: int) -
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        entry = json.loads(line.decode())
-    except (ValueError, RecursionError):
+        entry = parse_json(line)
+    except Unusable:
         return None
     return entry if isinstance(entry, dict) else None
 

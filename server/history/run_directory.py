@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Config, SettingsError, flatten
+from common.foreign import read_json
 from common.lock import alone
 
 RUN = "run.json"
@@ -105,7 +106,7 @@ def _check_resumable(path: Path, config: Config) -> None:
             "to go on with it"
         )
     try:
-        kept = json.loads((path / RUN).read_text(encoding="utf-8"))
+        kept = read_json(path / RUN)
         before, outcome = flatten(kept["config"]), kept["outcome"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingsError(f"{path / RUN} cannot be read: {error}; choose another directory") from None
@@ -125,7 +126,7 @@ def _changes(before: dict[str, Any], config: Config) -> str:
 def is_finished(path: Path, config: Config) -> bool:
     """Whether a directory holds the finished run of these settings; one of others is a `SettingsError`."""
     try:
-        kept = json.loads((path / RUN).read_text(encoding="utf-8"))
+        kept = read_json(path / RUN)
         before, outcome = flatten(kept["config"]), kept["outcome"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

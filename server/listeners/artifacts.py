@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from common.classes import agreed_classes
 from common.config import Config
+from common.foreign import read_json
 from common.kept_model import PARTIAL, describe, save_model
 from common.methods import agreement_on
 from common.metrics import Metrics
@@ -128,7 +129,7 @@ class Artifacts:
 
     def _resumed(self) -> dict[str, object]:
         """When the run started, and when it went on."""
-        kept = json.loads((self._directory / run_directory.RUN).read_text(encoding="utf-8"))
+        kept = read_json(self._directory / run_directory.RUN)
         return {"started": kept["started"], "resumed": [*kept.get("resumed", []), _now()]}
 
     def _recall(self, done: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from common.foreign import Unusable, read_json
+
 MOST_SAMPLES = 2**40
-_LARGEST_FILE = 200_000_000  # bytes
 
 
 class UnusableCounts(ValueError):
@@ -17,12 +17,10 @@ class UnusableCounts(ValueError):
 def read_counts(path: Path, key: str, round_number: int) -> dict[str, Any]:
     """What the file holds under a key; nothing where it is missing or of another round."""
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UnusableCounts("it is too large")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, Unusable) as error:
         raise UnusableCounts(str(error)) from None
     if not isinstance(found, dict) or not isinstance(counted := found.get(key), dict):
         raise UnusableCounts(f"it holds no {key}")

@@ -5,7 +5,6 @@ Whatever is missing or damaged is left out and named in `notes`: a page about ha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
+from common.foreign import read_array, read_json
 from common.metrics import Metrics
 from common.site_card import SiteCard
 from server.clustering import Chance, GroupDifference, adjusted_rand_index
@@ -218,7 +218,7 @@ def read_run(directory: Path) -> RunRecord:
     record = RunRecord(directory.resolve().name)
     log = _read_log(directory)
     try:
-        record.about = json.loads((directory / run_directory.RUN).read_text(encoding="utf-8"))
+        record.about = read_json(directory / run_directory.RUN)
         record.config = dict(record.about["config"])
     except (OSError, ValueError, KeyError, TypeError):
         record.notes.append(f"{run_directory.RUN} is missing or damaged; settings are taken from the log.")
@@ -342,7 +342,7 @@ def _read_distances(record: RunRecord, directory: Path) -> None:
     if not path.exists():
         return
     try:
-        matrix = checked_distance(np.load(path, allow_pickle=False))
+        matrix = checked_distance(read_array(path))
         if len(matrix) != len(record.grouping.sites):
             raise ValueError(f"{len(matrix)} rows for {len(record.grouping.sites)} sites")
     except (OSError, ValueError) as error:
