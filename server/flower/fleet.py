@@ -19,7 +19,6 @@ from flwr.supercore import log
 
 from common.wire.records import BESIDE_ARRAYS, MEGABYTE, plain_text
 from server.flower.kept_messages import KeptMessages, keep_clean
-from server.flower.log_lines import REFUSED
 
 # What a request may have, before it is looked at. Flower sends arrays in pieces of 5 MiB.
 LARGEST_REQUEST = 32 * 2**20
@@ -79,7 +78,7 @@ class Fleet(FleetServicer):
     def _refuse(self, node: int, reason: str, context: grpc.ServicerContext, code: grpc.StatusCode) -> None:
         known = self._state.get_node_info(node_ids=[node])
         name = plain_text(known[0].name) if known and known[0].name else str(node)
-        log(WARNING, REFUSED, name, reason)
+        log(WARNING, "Refused site %s: %s", name, reason)
         context.abort(code, reason)
 
 

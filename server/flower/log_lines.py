@@ -9,7 +9,6 @@ STARTED = re.compile(r"Successfully started run (\d+)")
 ACTIVATION = re.compile(r"ActivateNode.*public key: b'(?P<key>-----BEGIN PUBLIC KEY-----.*-----END PUBLIC KEY-----)")
 ONLY_ASKED = "Heartbeat interval"
 UNKNOWN_KEY = "No SuperNode found"
-REFUSED = "Refused site %s: %s"  # ours: see server/flower/fleet.py
 POLL, ANSWERED = '"POST /v1/', " 200"
 
 
