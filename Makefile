@@ -10,10 +10,11 @@ help:  ## list the commands
 
 setup: .venv/ready  ## make .venv (done by the others when needed)
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt overrides.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coterie needs Python 3.11 or newer; call make PYTHON=python3.x")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv || { $(PYTHON) -m venv --clear --without-pip .venv && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --disable-pip-version-check --no-deps -r overrides.txt
 	touch $@
 
 demo: setup  ## FMCL against FedAvg and Local on 20 simulated sites, 2 to 3 minutes

@@ -123,6 +123,16 @@ def test_the_image_takes_only_pinned_libraries() -> None:
         assert normal(re.split(r"[\[=<>]", requirement)[0]) in known, requirement
 
 
+def test_image_and_checkout_take_the_newer_cryptography_last() -> None:
+    """Flower asks for < 47, so it cannot come with the other libraries."""
+    (version,) = re.findall(r"^cryptography==(\d+)\.(\d+)", (ROOT / "overrides.txt").read_text(encoding="utf-8"), re.M)
+    assert tuple(map(int, version)) > (48, 0)
+    install = next(" ".join(line) for line in instructions() if "install" in line)
+    setup = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for text, step in ((install, "--no-deps --requirement /opt/overrides.txt"), (setup, "--no-deps -r overrides.txt")):
+        assert text.index("onstraint") < text.index(step), "it would be undone"
+
+
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
