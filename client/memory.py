@@ -108,10 +108,15 @@ def open_memory(identity: Identity, task: wire.Task, kind: str = "") -> Memory:
     A site of a simulation keeps it in the run directory; a site that somebody set up in its own folder, whatever the
     server says.
     """
+    return Memory(folder_of(identity, task, kind), task.run, kind or task.rule)
+
+
+def folder_of(identity: Identity, task: wire.Task, kind: str = "") -> Path:
+    """Where a site keeps what it must not forget of the run that a task belongs to."""
     name = _folder_name(identity.name)
     if identity.in_engine and task.folder:
-        return Memory(Path(task.folder) / name / kind, task.run, kind or task.rule)
-    return Memory(_base(identity, task.settings.cache) / f"run-{task.run}" / name / kind, task.run, kind or task.rule)
+        return Path(task.folder) / name / kind
+    return _base(identity, task.settings.cache) / f"run-{task.run}" / name / kind
 
 
 def _base(identity: Identity, setting: str = "") -> Path:

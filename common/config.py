@@ -184,10 +184,11 @@ class TrainSettings(Section):
 class AggregateSettings(Section):
     """What becomes of the updates of a group."""
 
-    rule: Literal["mean", "clipped", "trimmed", "median"] = Field(
+    rule: Literal["mean", "clipped", "trimmed", "median", "secure"] = Field(
         "mean",
         description="mean: by samples, as published; clipped: no update reaches much farther than its peers'; "
-        "trimmed, median: of every weight without its extremes, each site counting once",
+        "trimmed, median: of every weight without its extremes, each site counting once; secure: the mean, of updates "
+        "that nobody sees but their sites",
     )
     cap: float = Field(
         0.0, ge=0, description="most samples a site counts for, in multiples of its group's median; 0: no limit"

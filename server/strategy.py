@@ -45,7 +45,9 @@ from server.rehearsal import Rehearsal
 from server.roster import Member
 from server.rounds.final import hand_out, personalise
 from server.rounds.round import Reply, Round, Screening
+from server.rounds.summing import Summing
 from server.rounds.testing import RoundResult, restored
+from server.secure.summing import SecureSumming
 
 _log = logging.getLogger("coterie")
 
@@ -123,6 +125,7 @@ class ClusteredStrategy(Strategy):
             else Migration(config, method, self._roster, self._ask_again, audience)
         )
         self._aggregation = Aggregation(config.aggregate)
+        self._summing = (SecureSumming if config.aggregate.rule == "secure" else Summing)(config, audience)
         # How often each site has left a question of the method's unanswered, in a row.
         self._unanswered: Counter[str] = Counter()
         # The last round that counted of each site.
@@ -318,11 +321,11 @@ class ClusteredStrategy(Strategy):
         settings = self._config.train
         drawn = participants(present, settings.fraction, self._config.seed, round_number, settings.draw)
         self._spared = present.keys() - drawn.keys()
-        train = {member.name for members in drawn.values() for member in members}
         test = {member.name for members in present.values() for member in self._testers(members, tested)}
-        chosen = [m for members in present.values() for m in members if m.name in train | test]
-        self._round = self._round_of(round_number, tested)
         tasks = self._tasks(round_number, tested, test)
+        self._round = self._round_of(round_number, tested)
+        train = self._summing.agree(self._round, drawn, tasks, self._streaming())
+        chosen = [m for members in present.values() for m in members if m.name in train | test]
 
         def question(member: Member) -> Question:
             if member.name in train:
@@ -348,7 +351,8 @@ class ClusteredStrategy(Strategy):
             this.close_heard(member, exchange.waiting, self._config.round.min_replies)
         if this.tested is not None:
             self._audience.tell(this.tested.told())
-        for kept in this.close_all(self._config.round.min_replies):
+        self._summing.open(this, self._streaming())
+        for kept in this.close_all(self._config.round.min_replies, self._summing.reasons):
             self._audience.tell(kept)
         self._accepted |= this.accepted
         self._review(this)
@@ -456,6 +460,7 @@ class ClusteredStrategy(Strategy):
             folder=self.setting.folder,
             held=self._config.test.held,
             looks=self._migration is not None and self._migration.looks(round_number),
+            part=self._summing.part,
         )
 
     def _introduction_task(self, round_number: int, member: Member | None) -> wire.Task:
@@ -505,7 +510,8 @@ class ClusteredStrategy(Strategy):
         there = set(self._groups.models)
         self._move(self._grouping, this.round_number)
         for group in sorted(there.intersection(self._roster.labels.tolist()) - this.closed - self._spared):
-            self._audience.tell(GroupKept(this.round_number, group, 0, self._config.round.min_replies))
+            reason = self._summing.reasons.get(group, "")
+            self._audience.tell(GroupKept(this.round_number, group, 0, self._config.round.min_replies, reason))
         if self._migration is not None:
             self._move(self._migration, this.round_number)
             for group in self._groups.retire(this.round_number):

@@ -99,6 +99,7 @@ def _remove(layout: Layout, sites: list[str]) -> int:
         if unregister_site(control, layout.server / server.ca, read_secret(layout.operator_secret), key) is None:
             raise SettingsError(f"no server answers at {control}: start it with `coterie server`, then remove {site}")
         key.unlink()
+        layout.certificate(site).unlink(missing_ok=True)
         print(f"{site}: shut out; to take it in again, remove {layout.kit(site)} and provision it anew, with a new key")
     return 0
 

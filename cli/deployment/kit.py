@@ -76,6 +76,7 @@ port = 9094
 # what that means, and `coterie site ledger` what it was asked and what left.
 # [policy]
 # classes = ["benign", "malignant"]     # the exact class list; else that of the first run is kept to
+# aggregation = "secure"                # updates leave only in sums that show no single one
 # approve = "ask"                       # a new run waits until somebody here says `coterie site approve site.toml RUN`
 """
 

@@ -40,5 +40,8 @@ class Layout:
     def public_key(self, site: str) -> Path:
         return self.server / "keys" / f"{site}.pub"
 
+    def certificate(self, site: str) -> Path:
+        return self.server / "keys" / f"{site}.crt"
+
     def kit(self, site: str) -> Path:
         return self.root / "sites" / site

@@ -53,6 +53,7 @@ def provision(
     made += _ensure_operator(layout, parse_address(control, CONTROL_PORT), settings)
     for site in sites:
         made.append(_ensure_site(layout, settings.address, site))
+        made += _ensure_certificate(layout, site)
     return made
 
 
@@ -205,3 +206,26 @@ def _ensure_site(layout: Layout, address: str, site: str) -> str:
         own = authority.read_private_key(key_path).public_key()
         authority.create_file(public, authority.public_openssh(own, site))
     return f"{site}: made {kit}"
+
+
+def _ensure_certificate(layout: Layout, site: str) -> list[str]:
+    """Let the authority say whose key it is, for the other sites: by that they know each other in secure sums."""
+    issued, own = layout.certificate(site), layout.kit(site) / "site.crt"
+    if not issued.exists():
+        if not layout.authority_key.exists():
+            why = f"{layout.authority_key} is needed to issue one: put it back for now, and run this again"
+            return [f"{site}: no certificate, without which it takes no part in secure sums. {why}"]
+        certificate = authority.site_certificate(
+            authority.read_private_key(layout.authority_key),
+            authority.read_certificate(layout.authority),
+            authority.read_public_key(layout.public_key(site)),
+            site,
+        )
+        authority.create_file(issued, authority.pem(certificate))
+    elif own.exists() or not own.parent.exists():
+        return []
+    is_delivered = not (own.parent / "site.key").exists()
+    own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not own.exists():
+        authority.create_file(own, issued.read_bytes())
+    return [f"{site}: issued {own}; bring it to the site, beside its site.key"] if is_delivered else []

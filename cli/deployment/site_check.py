@@ -28,6 +28,7 @@ from client.policy.question import METHOD, TRAIN, Question
 from client.policy.rules import Declined, check
 from client.policy.words import in_words
 from client.request import large_enough, read_by
+from client.secure.credentials import NoCredentials, credentials_of
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
@@ -37,6 +38,7 @@ from common.models import get_state, set_state
 from common.networks import build_for
 from common.own_network import NetworkError
 from common.readable import duration, megabytes
+from common.secure.terms import Terms
 from common.wire import Task
 
 _TIMED_BATCHES = 4
@@ -92,6 +94,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
         )
     except SettingsError as error:
         problems.append(str(error))
+    print(_secure_sums(identity, run))
     for problem in problems:
         print(f"PROBLEM: {problem}")
     return 1 if problems else 0
@@ -105,7 +108,10 @@ def _declined(identity: Identity, config_path: Path | None) -> list[str]:
 
     config = settle(load(config_path))
     method = recipe(config)
-    task = Task(config.for_site(), 0, config.rounds, rule=method.rule)
+    # As many as there can be in a sum: how large its group is will be known when it trains.
+    members = tuple(f"{number:05d}" for number in range(config.sites))
+    terms = Terms(members, 1, 0, bytes(32)) if config.aggregate.rule == "secure" else None
+    task = Task(config.for_site(), 0, config.rounds, rule=method.rule, terms=terms)
     questions = [Question(kind, task, "this one") for kind in (TRAIN, f"query.{method.fingerprint or 'hello'}")]
     if config.cluster.choice == rehearsal.RULE:
         questions.append(Question(METHOD, replace(task, rule=rehearsal.RULE), "this one"))
@@ -116,6 +122,15 @@ def _declined(identity: Identity, config_path: Path | None) -> list[str]:
     except (Declined, LedgerBroken) as error:
         return [f"this site would decline the run: {error}"]
     return []
+
+
+def _secure_sums(identity: Identity, run: SiteSettings) -> str:
+    """Whether the site could take part in secure sums."""
+    try:
+        credentials_of(identity, Task(run, 0, 0))
+    except NoCredentials as error:
+        return f"secure sums: not possible, as {error}"
+    return "secure sums: possible; other sites know this one by its certificate"
 
 
 def _what_it_reads(run: SiteSettings) -> str:

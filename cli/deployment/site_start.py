@@ -61,6 +61,9 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
         ("anchor-secret", settings.anchor_secret),
         ("anchor-sample", settings.anchor_sample),
         ("ledger", settings.ledger),
+        ("key", settings.key),
+        ("certificate", settings.certificate),
+        ("authority", settings.ca),
     ):
         if value:
             entries[key] = str(located(path, value))

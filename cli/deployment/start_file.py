@@ -73,6 +73,9 @@ class SiteFile(Section):
     )
     ca: str = Field("ca.crt", description="certificate of the federation's authority")
     key: str = Field("site.key", description="the site's private key; readable by its owner alone")
+    certificate: str = Field(
+        "site.crt", description="by which other sites know this one's key; only secure sums need it"
+    )
     port: int = Field(9094, ge=1, le=65535, description="local port of the SuperNode; one for each on a machine")
     health: str = Field("", description="gRPC health endpoint, without TLS, such as 127.0.0.1:9096; empty: none")
     tasks: int = Field(

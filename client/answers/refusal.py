@@ -13,13 +13,15 @@ from client.data import DataAway, NoUsableData
 from client.encoder import EncoderError
 from client.identity import Identity
 from client.policy.rules import Declined, LedgerUnwritable
+from client.secure.credentials import NoCredentials
+from client.secure.participant import Distrust
 from client.training import TrainingDiverged
 from common import wire
 from common.config import SettingsError
 from common.own_network import NetworkError
 
 # Errors that speak of settings and models, never of a site's data; one that names a file says what is public of it.
-_PUBLIC = (EncoderError, NetworkError, TrainingDiverged, Declined, wire.WireError)
+_PUBLIC = (EncoderError, NetworkError, TrainingDiverged, Declined, Distrust, NoCredentials, wire.WireError)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KINDS = {
     MapIsGone: "its private map is gone",

@@ -12,6 +12,7 @@ from flwr.app import RecordDict
 from client.answers.refusal import is_passing, reason_of
 from client.memory import forget_old_runs
 from client.request import Request, tested
+from client.secure.answers import hiding
 from client.watching import changed
 from common import wire
 
@@ -36,6 +37,7 @@ def _trained(request: Request) -> RecordDict:
     start = time.perf_counter()
     task, method = request.task, request.method
     visit = request.visit(method.agreement.down)
+    hide = hiding(request, visit)
     trained = method.train(visit)
     # Written before the answer goes out: a round that counted must be remembered.
     if trained.memory is not None:
@@ -50,9 +52,10 @@ def _trained(request: Request) -> RecordDict:
         held = int(np.trace(found)), int(found.sum())
     fresh = method.agreement.remembers and task.accepted > 0 and not visit.memory
     deviation = changed(request)
+    leaves = hide(trained.state, trained.samples)
     seconds = time.perf_counter() - start
     return wire.pack_update(
-        wire.Update(trained.state, trained.samples, trained.loss, seconds, trained.extras, fresh, held, deviation)
+        wire.Update(leaves, trained.samples, trained.loss, seconds, trained.extras, fresh, held, deviation)
     )
 
 

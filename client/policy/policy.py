@@ -51,6 +51,11 @@ class Policy(Section):
     runs_a_day: int = Field(10, ge=0, description="most runs that may begin within 24 hours")
     least_aggregate: int = Field(1, ge=1, description="runs with a smaller collaboration.aggregate are refused")
     least_noise: float = Field(0.0, ge=0, description="runs with a smaller collaboration.noise are refused")
+    aggregation: Literal["any", "secure"] = Field(
+        "any",
+        description="secure: its updates leave only hidden in a secure sum (aggregate.rule); any: also as they are",
+    )
+    least_members: int = Field(4, ge=4, description="secure sums with fewer members are declined")
     approve: Literal["no", "ask"] = Field(
         "no", description="ask: a new run waits until somebody here says `coterie site approve`"
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from client.policy.ledger import Entry
 from client.policy.policy import Policy, allows
-from client.policy.question import TRAIN, Question
+from client.policy.question import METHOD, TRAIN, Question
 from common.collaboration import Collaboration
 from common.config import SettingsError
 from common.encoders import NO_FILE
@@ -20,6 +20,8 @@ from common.table import InvalidTable, read_table, write_table
 from common.wire import plain_text
 
 DAY = 24 * 3600.0
+# Fingerprints that tell how a layer changes when the site trains it.
+LAYERS = (HeadPath.kind, HeadChange.kind)
 
 
 class Declined(SettingsError):
@@ -181,8 +183,24 @@ def _collaboration(policy: Policy, question: Question, entries: Sequence[Entry],
         yield f"policy.least_noise = {policy.least_noise:g}, and the run has collaboration.noise = {asked.noise:g}"
 
 
+def _aggregation(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    """Whatever shows an update of this site alone is declined where it insists on secure sums."""
+    terms = question.task.terms
+    if terms is not None and len(terms.members) < policy.least_members:
+        yield f"policy.least_members = {policy.least_members}, and the sum has {len(terms.members)}"
+    if policy.aggregation != "secure":
+        return
+    line = 'policy.aggregation = "secure"'
+    if question.kind == TRAIN and terms is None:
+        yield f"{line}, and the run asks for this site's update by itself: it needs aggregate.rule = 'secure'"
+    if question.kind == METHOD:
+        yield f"{line}, and {question.task.rule} asks for what this site's models are like"
+    if question.fingerprint in LAYERS:
+        yield f"{line}, and a fingerprint {question.fingerprint!r} is the update of a layer"
+
+
 RULES: tuple[Rule, ...] = (
-    _methods, _fingerprints, _networks, _encoders, _classes, _schema, _collaboration, _limits, _epochs,
+    _methods, _fingerprints, _networks, _encoders, _classes, _schema, _collaboration, _aggregation, _limits, _epochs,
 )  # fmt: skip
 
 

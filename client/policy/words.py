@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from client.policy.policy import ANY, Policy, allows
 from client.policy.question import Question
+from client.policy.rules import LAYERS
 from common.collaboration import Collaboration
 from common.encoders import PIXELS
 from common.methods import AGREEMENTS, Agreement
@@ -23,7 +24,12 @@ _SAYS = {
 
 def in_words(policy: Policy, networks: Sequence[str] = ()) -> Iterator[str]:
     """Say what a site answers and what it never will, a line each; `networks` of others are those it allows."""
-    said = [f"{kind} ({meaning})" for kind, meaning in _SAYS.items() if allows(policy.fingerprints, kind)]
+    hidden = LAYERS if policy.aggregation == "secure" else ()
+    said = [
+        f"{kind} ({meaning})"
+        for kind, meaning in _SAYS.items()
+        if allows(policy.fingerprints, kind) and kind not in hidden
+    ]
     yield "This site answers:"
     yield f"  who it is: its name, how many samples it has, and of each class that has at least {policy.class_samples}"
     yield f"  fingerprints, at most {policy.fingerprints_a_day} a day: {'; '.join(said) or 'none'}"
@@ -31,9 +37,10 @@ def in_words(policy: Policy, networks: Sequence[str] = ()) -> Iterator[str]:
         f"  updates of a model, from at least {policy.train_samples} samples: networks {_listed(policy.networks)}, "
         f"rules {_listed(policy.methods)}, at most {policy.rounds} rounds of {policy.epochs} epochs, "
         f"{policy.runs_a_day} runs a day"
+        f"{_as_sums(policy)}"
     )
     for agreement in AGREEMENTS.values():
-        if agreement.tells and allows(policy.methods, agreement.rule):
+        if agreement.tells and allows(policy.methods, agreement.rule) and not _keeps_back(policy, agreement):
             yield f"  by the rule {agreement.rule} also: {agreement.tells}{_as_far(policy, agreement)}"
     if policy.tests:
         yield (
@@ -44,7 +51,7 @@ def in_words(policy: Policy, networks: Sequence[str] = ()) -> Iterator[str]:
         yield "  all of this only for runs that somebody here has approved (`coterie site approve`)"
     yield "It will never:"
     yield "  run code that came with a run, unless foreign_code names it; open a path that a run names"
-    yield from _of_others(policy, networks)
+    yield from _of_models(policy, networks)
     if not allows(policy.encoders, PIXELS):
         yield "  describe its images by their pixels (encoders)"
     if not allows(policy.fingerprints, Collaboration.kind):
@@ -63,6 +70,16 @@ def in_words(policy: Policy, networks: Sequence[str] = ()) -> Iterator[str]:
         yield "  read a table, because agreed_schema names no schema"
 
 
+def _as_sums(policy: Policy) -> str:
+    least = policy.least_members
+    return f", only hidden in secure sums of at least {least} sites" if policy.aggregation == "secure" else ""
+
+
+def _keeps_back(policy: Policy, agreement: Agreement) -> bool:
+    """Whether the policy declines what sites tell under a rule, because it is of their own models."""
+    return policy.aggregation == "secure" and bool(agreement.questions)
+
+
 def what_it_sends(policy: Policy, question: Question) -> str:
     """Say what a run would get from a site."""
     task, settings = question.task, question.task.settings
@@ -78,6 +95,7 @@ def what_it_sends(policy: Policy, question: Question) -> str:
     if task.rounds:
         parts.append(
             f"up to {task.rounds} updates of {settings.train.model} by {task.rule}, {settings.train.epochs} epochs each"
+            f"{_as_sums(policy)}"
         )
         if policy.tests:
             parts.append("how each model does on its test split")
@@ -93,6 +111,8 @@ def _before_training(policy: Policy, question: Question) -> Iterator[str]:
         if agreement.rounds_before is None or not allows(policy.methods, agreement.rule):
             continue
         rounds = agreement.rounds_before(settings)
+        if _keeps_back(policy, agreement):
+            continue
         if rounds <= policy.rehearsal_rounds and allows(policy.encoders, settings.encoder.name):
             yield (
                 f"if the run begins with a {agreement.rule}, in {rounds} rounds {agreement.tells} "
@@ -102,6 +122,13 @@ def _before_training(policy: Policy, question: Question) -> Iterator[str]:
 
 def _as_far(policy: Policy, agreement: Agreement) -> str:
     return "" if agreement.rounds_before is None else f", in at most {policy.rehearsal_rounds} rounds before training"
+
+
+def _of_models(policy: Policy, networks: Sequence[str]) -> Iterator[str]:
+    """What becomes of updates where nobody is to see one, and of others' networks."""
+    if policy.aggregation == "secure":
+        yield "  send an update, or how a layer of it changes, that anybody could read by itself (aggregation)"
+    yield from _of_others(policy, networks)
 
 
 def _of_others(policy: Policy, networks: Sequence[str]) -> Iterator[str]:

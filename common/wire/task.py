@@ -12,7 +12,9 @@ from pydantic import ValidationError
 
 from common.config import SiteSettings
 from common.extras import InvalidExtras, Network, Rule, check_record, expected_extras, most_bytes
+from common.secure.terms import Terms
 from common.state import Extras, State
+from common.wire.letters import LETTERS, read_terms, write_terms
 from common.wire.records import (
     EXTRA,
     VERSION,
@@ -67,6 +69,8 @@ class Task:
         still holds. None: it need not.
     weights
         Digest of the pretrained weights that the site enrolled with; empty: it has none, or none are needed.
+    terms
+        Of the secure sum that the task is a part of; None: the site's update is to be sent as it is.
     """
 
     settings: SiteSettings
@@ -84,10 +88,14 @@ class Task:
     held: bool = False
     described: int | None = None
     weights: str = ""
+    terms: Terms | None = None
 
 
 def pack_task(
-    task: Task, model: ArrayRecord | None = None, extras: Mapping[str, ArrayRecord] | None = None
+    task: Task,
+    model: ArrayRecord | None = None,
+    extras: Mapping[str, ArrayRecord] | None = None,
+    letters: ArrayRecord | None = None,
 ) -> RecordDict:
     """Write a request; the records of arrays may be shared by the messages to several sites."""
     config = ConfigRecord(
@@ -112,9 +120,13 @@ def pack_task(
         config["group"] = task.group
     if task.described is not None:
         config["described"] = task.described
+    if task.terms is not None:
+        write_terms(config, task.terms)
     content = RecordDict({"task": config})
     if model is not None:
         content[_MODEL] = model
+    if letters is not None:
+        content[LETTERS] = letters
     for name, record in (extras or {}).items():
         content[f"{EXTRA}{name}"] = record
     return content
@@ -123,7 +135,7 @@ def pack_task(
 def unpack_task(content: RecordDict) -> Task:
     """Read a request at the site."""
     config = scalars_of(content, "task", ConfigRecord)
-    refuse_others(content, {"task", _MODEL}, extras=True)
+    refuse_others(content, {"task", _MODEL, LETTERS}, extras=True)
     settings = _settings(text(config, "settings"))
     run = text(config, "run")
     if not _STAMP.fullmatch(run):
@@ -144,6 +156,7 @@ def unpack_task(content: RecordDict) -> Task:
         held=truth(config, "held"),
         described=count(config, "described") if "described" in config else None,
         weights=text(config, "weights"),
+        terms=read_terms(config),
     )
 
 

@@ -76,6 +76,16 @@ class GroupAverage:
         self._count += 1
         self._samples += samples
 
+    def take(self, sums: Mapping[str, NDArray[np.int64]], count: int, samples: int) -> None:
+        """Take over sums of terms that were added elsewhere, of so many updates, in the place of updates."""
+        if self._sums is not None or self._closed:
+            raise RuntimeError("this average has updates of its own")
+        self._sums = {
+            name: sums[name].astype(object) if limits.exponent is None else sums[name]
+            for name, limits in self._screen.limits.items()
+        }
+        self._count, self._samples = count, samples
+
     def result(self) -> dict[str, NDArray[Any]]:
         """Return the mean, with the reference's shapes and dtypes, and close; integers are rounded half up."""
         if self._sums is None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from common.config import AggregateSettings
 from server.aggregation.accumulator import Accumulator, Arrays
 from server.aggregation.clipped import ClippedAverage
+from server.aggregation.masked import MaskedSum
 from server.aggregation.mean import GroupAverage
 from server.aggregation.trimmed import TrimmedMean
 
@@ -28,6 +29,8 @@ class Aggregation:
         match settings.rule:
             case "mean":
                 return GroupAverage(reference, capacity)
+            case "secure":
+                return MaskedSum(reference, capacity)
             case "clipped":
                 norms = self._norms.get(group, {})
                 return ClippedAverage(reference, capacity, {part: settings.clip * norm for part, norm in norms.items()})
@@ -49,6 +52,11 @@ class Aggregation:
     def is_capped(self) -> bool:
         """Whether there is a limit to what one update counts for."""
         return bool(self._settings.cap)
+
+    @property
+    def closes_early(self) -> bool:
+        """Whether an accumulator gives its result as soon as its last update is in, before other groups'."""
+        return self._settings.rule != "secure"
 
     def most(self, declared: Collection[int]) -> int | None:
         """The most samples that an update counts for, under a cap, in a group whose sites have declared so many.

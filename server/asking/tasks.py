@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, RecordDict
 
 from common import wire
 from common.config import SiteSettings
-from common.state import State
+from common.secure.terms import Terms
+from common.state import Extras, State
 from server.methods.training import TrainingRule
 from server.roster import Member
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a site is told of the secure sum that it is a part of: its terms, and what other members have sent it."""
+
+    terms: Terms
+    letters: ArrayRecord
 
 
 @dataclass
@@ -30,6 +39,8 @@ class Tasks:
         The round whose result a site is to test, by site.
     accepted
         The last round of each site that counted.
+    part
+        Of who trains, in a sum that takes more than its update; None: it takes nothing more.
     """
 
     settings: SiteSettings
@@ -47,6 +58,7 @@ class Tasks:
     held: bool = False
     # Whether sites are to watch themselves.
     looks: bool = False
+    part: Callable[[Member], Part | None] = lambda member: None
     _packed: dict[int, ArrayRecord] = field(default_factory=dict)
     # Beside the model, for a group whose number is the key.
     _beside: dict[int, dict[str, ArrayRecord]] = field(default_factory=dict)
@@ -63,7 +75,20 @@ class Tasks:
         own = wire.pack_extras(self.training.for_site(member.name, trains=trains))
         beside = self._beside[group] if trains else {}
         assert not beside.keys() & own.keys(), "a record goes to a group or to a site"
-        return wire.pack_task(self._task(member), self._packed[group], beside | own)
+        part = self.part(member) if trains else None
+        if part is None:
+            return wire.pack_task(self._task(member), self._packed[group], beside | own)
+        return wire.pack_task(
+            replace(self._task(member), terms=part.terms), self._packed[group], beside | own, part.letters
+        )
+
+    def bare(self, member: Member, part: Part) -> RecordDict:
+        """The message to one member of a sum that needs no model."""
+        return wire.pack_task(replace(self._task(member), terms=part.terms), letters=part.letters)
+
+    def goes_down(self, group: int) -> tuple[State, Extras]:
+        """What every member of a group that trains is sent: the model, and what is beside it."""
+        return self.models[group], self.training.beside(group, self.models)
 
     def _task(self, member: Member) -> wire.Task:
         return wire.Task(

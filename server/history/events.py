@@ -17,7 +17,9 @@ from common.state import State
 from server.clustering import Chance, GroupDifference, Rehearsed
 from server.migration import Evidence
 
-Stage = Literal["enrol", "rehearse", "train", "group", "confirm", "evaluate", "personalise", "solve", "keep"]
+Stage = Literal[
+    "enrol", "rehearse", "agree", "train", "open", "group", "confirm", "evaluate", "personalise", "solve", "keep"
+]
 
 
 @dataclass(frozen=True)
@@ -177,12 +179,13 @@ class SitePlaced:
 
 @dataclass(frozen=True)
 class GroupKept:
-    """A group had too few usable updates in a round and keeps its model."""
+    """A group had too few usable updates in a round and keeps its model; `reason`: why, if there is more to say."""
 
     round_number: int
     group: int
     replies: int
     needed: int
+    reason: str = ""
 
 
 @dataclass(frozen=True)

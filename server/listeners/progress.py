@@ -52,7 +52,9 @@ from server.migration import Evidence
 _STAGES = {
     "enrol": "getting to know the sites",
     "rehearse": "rehearsing",
+    "agree": "agreeing on masks",
     "train": "training",
+    "open": "opening the sums",
     "group": "grouping the sites",
     "confirm": "examining suspects",
     "evaluate": "testing",
@@ -155,8 +157,9 @@ class PlainProgress:
             case SitePlaced(_, site, group, confidence, fits):
                 unlike = "" if fits else ": it fits nowhere, and this group is the nearest"
                 return f"late site {site} joins group {group} (confidence {confidence:.2f}){unlike}"
-            case GroupKept(round_number, group, replies, needed):
-                return f"round {round_number}: group {group} keeps its model ({replies} of {needed} updates needed)"
+            case GroupKept(round_number, group, replies, needed, reason):
+                why = reason or f"{replies} of {needed} updates needed"
+                return f"round {round_number}: group {group} keeps its model ({why})"
             case RoundTrained() | RoundFinished():
                 self._last = event if isinstance(event, RoundFinished) else self._last
                 return self._round(event)

@@ -142,6 +142,12 @@ def _check_aggregation(config: Config, method: Method) -> None:
                 f"{key} does not go with method = {method.name!r}, which makes more of an update than the update: "
                 "leave it at its default"
             )
+    if config.aggregate.rule == "secure":
+        # Imported late: the strategy's rooms know the methods.
+        from server.secure.fits import why_not
+
+        if reasons := "; ".join(why_not(config, method, migration_rule(config))):
+            raise SettingsError(f"aggregate.rule = 'secure' hides single updates: {reasons}")
 
 
 def _check_parts(config: Config, method: Method) -> None:

@@ -146,6 +146,25 @@ class GuardedRule:
                 record.left = record.loss_there = None
         return found
 
+    def raised_hands(self, round_number: int, groups: Mapping[str, int], raised: Mapping[str, float]) -> list[Suspect]:
+        """Judge a round whose updates nobody sees: only who finds its own data changed is to be examined.
+
+        Whoever was in the middle of a change when it was examined is examined again, as in `suspects`.
+        """
+        found = []
+        sizes = Counter(groups.values())
+        for site in sorted(groups):
+            if site in raised and site not in self._records:
+                self._records[site] = Record(groups[site], np.zeros(0), round_number, round_number)
+            if (record := self._records.get(site)) is None:
+                continue
+            record.group = groups[site]
+            news = site in raised and round_number > record.settled + self._settings.dwell
+            again = record.in_doubt or (record.founder and sizes[record.group] == 1)
+            if news or (again and round_number >= record.rests_until):
+                found.append(Suspect(site, record.group, 0, Evidence(changed=raised.get(site))))
+        return found
+
     def by_direction(self, suspect: Suspect) -> Verdict | None:
         """Judge by the update alone: the group with the largest cosine, if it fits. None: not sure yet.
 

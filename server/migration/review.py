@@ -47,6 +47,8 @@ class Migration(Mover):
         self._ask_again = ask_again
         self._audience = audience
         published = migration_rule(config) == "fedcm"
+        # Whether the server sees what single sites send.
+        self._sees_updates = config.aggregate.rule != "secure"
         self._rule = (
             PublishedRule(config.migration)
             if published
@@ -69,7 +71,8 @@ class Migration(Mover):
     def observe(self, contribution: Contribution) -> None:
         """Note how the head moves, and what the site says."""
         site = contribution.site
-        self._changes[site] = flat_head(contribution.after) - flat_head(contribution.before)
+        if self._sees_updates:
+            self._changes[site] = flat_head(contribution.after) - flat_head(contribution.before)
         self._losses[site] = contribution.loss
         if contribution.changed and self.watches:
             self._raised[site] = contribution.changed
@@ -81,6 +84,8 @@ class Migration(Mover):
         labels = {site: group for group, sites in groups.items() for site in sites}
         if isinstance(self._rule, PublishedRule):
             verdicts: Iterable[Verdict] = self._rule.moves(changes, labels)
+        elif not self._sees_updates:
+            verdicts = self._verdicts(round_number, self._rule.raised_hands(round_number, labels, raised))
         else:
             suspects = self._rule.suspects(round_number, changes, labels, losses=losses, raised=raised)
             verdicts = self._verdicts(round_number, suspects)

@@ -15,7 +15,9 @@ STAGES = {
     "start": "starting",
     "enrol": "getting to know the sites",
     "rehearse": "rehearsing",
+    "agree": "agreeing on masks",
     "train": "training",
+    "open": "opening the sums",
     "group": "grouping the sites",
     "confirm": "examining suspects",
     "solve": "training at the server",
@@ -24,11 +26,13 @@ STAGES = {
     "keep": "handing out the models",
 }
 _STAGE_COLOURS = {
-    "start": "@g8", "enrol": "@g0", "rehearse": "@g7", "train": "@g1", "group": "@g6", "confirm": "@g3",
+    "start": "@g8", "enrol": "@g0", "rehearse": "@g7", "agree": "@g2", "train": "@g1", "open": "@g4",
+    "group": "@g6", "confirm": "@g3",
     "solve": "@g1", "evaluate": "@g2", "personalise": "@g5", "keep": "@g4",
 }  # fmt: skip
 _PATTERNS = {
-    "start": "-", "enrol": "/", "rehearse": "|", "train": "", "group": "|", "confirm": "x", "solve": "",
+    "start": "-", "enrol": "/", "rehearse": "|", "agree": "/", "train": "", "open": "x", "group": "|",
+    "confirm": "x", "solve": "",
     "evaluate": ".", "personalise": "+", "keep": "\\",
 }  # fmt: skip
 _MOST_SHOWN = 60

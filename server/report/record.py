@@ -327,8 +327,8 @@ def _incident(event: Event) -> Incident | None:
         case MemoryLost():
             reason = "no longer has what it remembered of the run and starts fresh"
             return Incident(event.round_number, "train", event.site, reason)
-        case GroupKept(number, group, replies, needed):
-            reason = f"kept its model: {replies} of {needed} updates needed"
+        case GroupKept(number, group, replies, needed, why):
+            reason = f"kept its model: {why or f'{replies} of {needed} updates needed'}"
             return Incident(number, "train", f"group {group}", reason)
         case CheckpointFailed():
             return Incident(event.round_number, "checkpoint", "server", f"no checkpoint: {event.reason}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from flwr.app import RecordDict
 
@@ -196,7 +196,7 @@ class Round:
         )
         if group not in self._averages:
             reference = self._rule.reference(before)
-            self._averages[group] = self._aggregation.accumulator(group, reference, self._capacity(group))
+            self._averages[group] = self._aggregation.accumulator(group, reference, self.capacity(group))
         if not self._rule.is_plain:
             # What the accumulator is given, and looks at, is not what the site sent.
             if group not in self._screens:
@@ -213,32 +213,50 @@ class Round:
 
     def _weight(self, group: int, samples: int) -> int:
         """The samples that an update of a group counts for."""
-        if not self._aggregation.is_capped:
-            return samples
-        if group not in self._caps:
-            self._caps[group] = self._aggregation.most(self._roster.sizes(group).values())
-        most = self._caps[group]
+        most = self.most(group)
         return samples if most is None else min(samples, most)
 
-    def _capacity(self, group: int) -> int:
+    def average(self, group: int) -> Accumulator | None:
+        """What has taken in the updates of a group; None: there were none, or it is closed."""
+        return self._averages.get(group)
+
+    def contributors(self, group: int) -> Sequence[str]:
+        """Whose updates it has taken in."""
+        return self._contributors.get(group, ())
+
+    def most(self, group: int) -> int | None:
+        """The most samples that an update of a group counts for; None: there is no limit."""
+        if not self._aggregation.is_capped:
+            return None
+        if group not in self._caps:
+            self._caps[group] = self._aggregation.most(self._roster.sizes(group).values())
+        return self._caps[group]
+
+    def capacity(self, group: int) -> int:
         """An upper bound of the samples behind a group's average, known before the first reply."""
         offered = self._roster.groups() if self._rule.offers_all else (group,)
         return self._screening.growth * sum(sum(self._roster.sizes(one).values()) for one in offered)
 
     def close_heard(self, member: Member, waiting: Iterable[Member], needed: int) -> None:
         """Close the averages that a member was the last to be waited for."""
+        if not self._aggregation.closes_early:
+            return
         waiting = list(waiting)
         for group in sorted(self._offers.get(member.name, ())):
             # Members come group by group, so one of the first who are waited for is of this group, if any is.
             if not any(group in self._offers.get(one.name, ()) for one in waiting):
                 self._close(group, needed)
 
-    def close_all(self, needed: int) -> Iterator[GroupKept]:
-        """Close all averages, make them the groups' models, and yield who had too few updates for that."""
+    def close_all(self, needed: int, reasons: Mapping[int, str]) -> Iterator[GroupKept]:
+        """Close all averages, make them the groups' models, and yield who had too few updates for that.
+
+        `reasons` say why by group, where there is more to it than that.
+        """
         for group in sorted(self._averages):
             self._close(group, needed)
         self._groups.models |= self._finished
-        yield from self._kept
+        for kept in self._kept:
+            yield replace(kept, reason=reasons.get(kept.group, ""))
 
     def _close(self, group: int, needed: int) -> None:
         """Turn an accumulator into the group's new model, or keep the old one when too few sites contributed."""

@@ -32,8 +32,12 @@ def common_ground(sealed: Mapping[int, Letters]) -> tuple[set[int], set[int]]:
     common.
     """
     votes = Counter(member for letters in sealed.values() for member in letters)
-    # Nobody is asked what it thinks of itself.
-    believed = {one for one in votes.keys() | sealed.keys() if 2 * votes[one] > len(sealed.keys() - {one})}
+    believed = set()
+    for one in votes.keys() | sealed.keys():
+        # Nobody is asked what it thinks of itself; and who is alone is not disbelieved.
+        voters = len(sealed.keys() - {one})
+        if 2 * votes[one] > voters or not voters:
+            believed.add(one)
     return {member for member, letters in sealed.items() if letters.keys() | {member} == believed}, believed
 
 

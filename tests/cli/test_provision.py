@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,9 +24,13 @@ from cli.deployment import authority
 from cli.deployment.address import Address, greet, parse_address
 from cli.deployment.layout import Layout
 from cli.deployment.provisioning import provision
+from cli.deployment.site_start import as_node_config
 from cli.deployment.start_file import ServerFile, SiteFile, check_site_name, read_start_file
 from cli.main import main
-from common.config import SettingsError
+from client.identity import identify
+from client.secure.credentials import credentials_of
+from common.config import Config, SettingsError
+from common.wire import Task
 
 NOW = authority.present()
 
@@ -120,7 +125,8 @@ def test_again_adds_sites_and_touches_nothing_else(tmp_path: Path) -> None:
     new = set(after) - set(before)
     assert new == {
         "server/keys/c.pub",
-        *(f"sites/c/{name}" for name in ("site.key", "site.toml", "ca.crt", "README.md")),
+        "server/keys/c.crt",
+        *(f"sites/c/{name}" for name in ("site.key", "site.crt", "site.toml", "ca.crt", "README.md")),
     }
     assert any("b: kit is there already" in line for line in said)
 
@@ -442,3 +448,34 @@ def test_the_command_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFix
     assert {path.name for path in (tmp_path / "f" / "sites").iterdir()} == {"a", "b"}
     assert main(["provision", str(tmp_path / "g"), "--sites", "a"]) == 2
     assert "say where sites will call" in capsys.readouterr().err
+
+
+# --- certificates of sites ----------------------------------------------------------------------------------------
+
+
+def test_every_site_has_a_certificate_by_which_the_others_know_it(tmp_path: Path) -> None:
+    make(tmp_path, "a", "b")
+    found = {}
+    for site in "ab":
+        node_config = tomllib.loads(
+            as_node_config(path := tmp_path / "sites" / site / "site.toml", read_start_file(path, SiteFile))
+        )
+        found[site] = credentials_of(identify(node_config, 0), Task(Config().for_site(), 1, 1))
+    found["a"].check("b", found["b"].certificate, found["b"].sign(b"x"), b"x")
+
+
+def test_a_federation_that_is_older_gets_certificates_by_provisioning_again(tmp_path: Path) -> None:
+    """One kit is still here, the other one was delivered; a third site's certificate needs the authority's key."""
+    make(tmp_path, "a", "b")
+    layout = Layout(tmp_path)
+    for site in "ab":
+        layout.certificate(site).unlink()
+        (layout.kit(site) / "site.crt").unlink()
+    shutil.rmtree(layout.kit("b"))
+    said = make(tmp_path, "a", "b", server=None)
+    assert (layout.kit("a") / "site.crt").read_bytes() == layout.certificate("a").read_bytes()
+    assert any("b: issued" in line and "bring it to the site" in line for line in said)
+    assert not (layout.kit("b") / "site.key").exists()
+    assert [line for line in make(tmp_path, "a", "b", server=None) if "issued" in line] == []
+    layout.authority_key.rename(tmp_path / "elsewhere")
+    assert any("c: no certificate" in line for line in make(tmp_path, "c", server=None))
