@@ -12,6 +12,7 @@ from cli.commands import (
     demo,
     doctor,
     export,
+    init,
     methods,
     moves,
     predict,
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="coterie", description="Clustered federated learning that deploys.")
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     for module in (
-        simulate, demo, bench, preview, report, watch, moves, provision, server, site, run, runs, status,
+        init, simulate, demo, bench, preview, report, watch, moves, provision, server, site, run, runs, status,
         doctor, predict, export,
         schema, collab, methods, settings,
     ):  # fmt: skip

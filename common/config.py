@@ -73,9 +73,10 @@ class DataSettings(Section):
 class PartitionSettings(Section):
     """How one data set is dealt out to simulated sites."""
 
-    scheme: Literal["dirichlet", "classes", "disjoint", "iid", "group"] = Field(
+    scheme: Literal["dirichlet", "classes", "disjoint", "iid", "group", "own"] = Field(
         "dirichlet",
-        description="dirichlet: label skew; classes: k classes per site; disjoint: label groups; iid; group: by column",
+        description="dirichlet: label skew; classes: k classes per site; disjoint: label groups; iid; group: by column"
+        "; own: the data say whose they are (a folder for each site, or a column `site`)",
     )
     alpha: float = Field(0.1, gt=0, description="concentration of the Dirichlet label skew; small: very skewed")
     min_size: int = Field(10, ge=2, description="fewest samples a simulated site may get")

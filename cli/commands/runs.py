@@ -59,7 +59,7 @@ def list_runs(options: argparse.Namespace) -> int:
             for one in found
         ]  # fmt: skip
         print(columns(("run directory", "method", "state", "rounds", "accuracy", "started"), rows))
-        if any(one.state != "finished" and one.resumable for one in found):
+        if any(one.state not in ("finished", "running") and one.resumable for one in found):
             print("go on with one that did not finish: the command that started it, with --resume --out DIRECTORY")
         return 0
     from cli.deployment.federation import connection_to, speaking_to

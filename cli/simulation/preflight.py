@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from client.data import discover_classes, load_site
-from client.identity import Identity
+from client.data.site import OWN, own_sites
+from client.identity import Identity, cache_folder
 from client.networks import network_of
-from common.config import Config
+from common.config import Config, flat_values, parse
 from server.listeners import require_trackers
 from server.methods import settle
 
@@ -17,7 +18,13 @@ def prepare(config: Config) -> Config:
     require_trackers(config.track)
     data = config.data
     if not data.classes:
-        config = config.model_copy(update={"data": data.model_copy(update={"classes": discover_classes(data)})})
+        found = discover_classes(data, by_site=config.partition.scheme == OWN)
+        config = config.model_copy(update={"data": data.model_copy(update={"classes": found})})
+    if config.partition.scheme == OWN and "sites" not in config.model_fields_set:
+        cache = cache_folder(Identity("000", None, (0, 1), None, in_engine=True), config.cache)
+        # Read anew: what goes with twenty sites need not go with these.
+        sites = len(own_sites(config.data, cache))
+        config = settle(parse(flat_values(config) | {"sites": sites}))
     # Whatever is wrong with the data or the drift scenario is said now, once, not by every site in turn.
     somebody = Identity("000", None, (0, config.sites), None, in_engine=True)
     load_site(somebody, config.for_site(), rounds=config.rounds)

@@ -25,6 +25,7 @@ def array_samples(
     splits: NDArray[np.int8],
     *,
     groups: NDArray[np.str_] | None = None,
+    sites: NDArray[np.str_] | None = None,
     rows: NDArray[np.int64] | None = None,
     marks: tuple[str, ...] = (),
     faults: tuple[Fault, ...] = (),
@@ -36,7 +37,7 @@ def array_samples(
     digest = hashlib.sha256(str(pixels.shape).encode())
     digest.update(pixels.data)
     rows = np.arange(len(labels), dtype=np.int64) if rows is None else rows
-    return ArraySamples(labels, groups, splits, digest.hexdigest(), faults, pixels, rows, marks)
+    return ArraySamples(labels, groups, splits, digest.hexdigest(), faults, pixels, rows, marks, sites=sites)
 
 
 def read_digits() -> ArraySamples:
@@ -63,7 +64,7 @@ def read_npz(path: Path, classes: Mapping[str, int]) -> ArraySamples:
         hint = " (channels go last)" if images.ndim == 4 and images.shape[1] in (1, 3) else ""
         raise SettingsError(f"{path}: x has shape {images.shape}; it must be (n, h, w) or (n, h, w, 1 or 3){hint}")
     labels = _class_indices(_labels(arrays, path), classes, path)
-    groups = _groups(arrays, path)
+    groups, sites = _groups(arrays, path), _groups(arrays, path, "site")
     splits = np.concatenate([np.full(len(arrays[f"x{part}"]), _PARTS[part], np.int8) for part in _parts(arrays)])
     if len(labels) != len(images) or (groups is not None and len(groups) != len(images)):
         raise SettingsError(
@@ -71,6 +72,8 @@ def read_npz(path: Path, classes: Mapping[str, int]) -> ArraySamples:
             + ("" if groups is None else f", {len(groups)} groups")
             + " do not match"
         )
+    if sites is not None and len(sites) != len(images):
+        raise SettingsError(f"{path}: {len(images)} images, {len(sites)} sites do not match")
     usable = np.isfinite(images).all(axis=(1, 2, 3)) if images.dtype.kind == "f" else np.ones(len(images), np.bool_)
     rows = np.flatnonzero(usable).astype(np.int64)
     try:
@@ -82,6 +85,7 @@ def read_npz(path: Path, classes: Mapping[str, int]) -> ArraySamples:
         labels[rows],
         splits[rows],
         groups=None if groups is None else groups[rows],
+        sites=None if sites is None else sites[rows],
         rows=rows,
         marks=tuple(_mark(images[row]) for row in rows),
         faults=tuple(Fault(f"sample {row}", "holds values that are not finite") for row in np.flatnonzero(~usable)),
@@ -157,11 +161,11 @@ def _class_indices(labels: NDArray[Any], classes: Mapping[str, int], path: Path)
     return indices
 
 
-def _groups(arrays: Mapping[str, NDArray[Any]], path: Path) -> NDArray[np.str_] | None:
+def _groups(arrays: Mapping[str, NDArray[Any]], path: Path, what: str = "group") -> NDArray[np.str_] | None:
     parts = _parts(arrays)
-    pieces = [arrays[key] for part in parts for key in (f"group{part}", f"groups{part}") if key in arrays]
+    pieces = [arrays[key] for part in parts for key in (f"{what}{part}", f"{what}s{part}") if key in arrays]
     if not pieces:
         return None
     if len(pieces) != len(parts) or any(piece.ndim != 1 for piece in pieces):
-        raise SettingsError(f"{path}: every part needs one group per sample, or no part has any")
+        raise SettingsError(f"{path}: every part needs one {what} per sample, or no part has any")
     return np.concatenate([piece.astype(np.str_) for piece in pieces])

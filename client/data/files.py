@@ -42,6 +42,7 @@ class _Entry:
     split: int = UNSPECIFIED
     group: str | None = None
     line: int = 0
+    site: str = ""
 
 
 def class_index(name: str, known: Mapping[str, int], where: str) -> int:
@@ -54,20 +55,23 @@ def class_index(name: str, known: Mapping[str, int], where: str) -> int:
     return known[name]
 
 
-def read_folder(root: Path, classes: Mapping[str, int]) -> FileSamples:
+def read_folder(root: Path, classes: Mapping[str, int], *, by_site: bool = False) -> FileSamples:
     """List `root`/<class>/**/<image>, or `root`/{train,val,test}/<class>/**/<image>, whose split is then a hint.
 
-    `classes` maps a folder's name to the index of its class.
+    `classes` maps a folder's name to the index of its class. `by_site`: all that is in a folder for each site.
     """
     entries: list[_Entry] = []
     faults: list[Fault] = []
-    for folder, split in _class_parents(root, classes):
-        for child in _visible(folder):
-            if not child.is_dir():
-                faults.append(Fault(child.relative_to(root).as_posix(), "is not in the folder of a class"))
-                continue
-            label = class_index(child.name, classes, f"folder {child}")
-            entries += (_Entry(path.relative_to(root).as_posix(), path, label, split) for path in _below(child))
+    for home, site in _homes(root, by_site=by_site):
+        for folder, split in _class_parents(home, classes):
+            for child in _visible(folder):
+                if not child.is_dir():
+                    faults.append(Fault(child.relative_to(root).as_posix(), "is not in the folder of a class"))
+                    continue
+                label = class_index(child.name, classes, f"folder {child}")
+                entries += (
+                    _Entry(path.relative_to(root).as_posix(), path, label, split, site=site) for path in _below(child)
+                )
     return _checked(root, entries, faults)
 
 
@@ -84,10 +88,15 @@ def read_images(paths: Sequence[Path]) -> FileSamples:
     return _checked(Path(), entries, faults)
 
 
-def folder_classes(root: Path) -> tuple[str, ...]:
+def folder_classes(root: Path, *, by_site: bool = False) -> tuple[str, ...]:
     """Return the names of the class folders, sorted."""
-    found = {child.name for folder, _ in _class_parents(root, {}) for child in _visible(folder) if child.is_dir()}
-    return tuple(sorted(found))
+    parents = (folder for home, _ in _homes(root, by_site=by_site) for folder, _ in _class_parents(home, {}))
+    return tuple(sorted({child.name for folder in parents for child in _visible(folder) if child.is_dir()}))
+
+
+def _homes(root: Path, *, by_site: bool) -> list[tuple[Path, str]]:
+    """Where class folders are, and whose they are."""
+    return [(child, child.name) for child in _visible(root) if child.is_dir()] if by_site else [(root, "")]
 
 
 def read_manifest(path: Path, classes: Mapping[str, int]) -> FileSamples:
@@ -114,7 +123,9 @@ def read_manifest(path: Path, classes: Mapping[str, int]) -> FileSamples:
             faults.append(Fault(name, f"is listed again in line {number}"))
             continue
         seen.add(file)
-        entries.append(_Entry(name, file, label, SPLITS.get(wish, UNSPECIFIED), row.get("group"), number))
+        entries.append(
+            _Entry(name, file, label, SPLITS.get(wish, UNSPECIFIED), row.get("group"), number, row.get("site", ""))
+        )
     return _checked(path.parent, entries, faults)
 
 
@@ -130,8 +141,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         _, header = next(rows, (0, []))
         columns = [cell.strip().lower() for cell in header]
         if not {"path", "label"} <= set(columns):
+            found = ",".join(columns)
             raise SettingsError(
-                f"{path} must start with the header path,label[,split][,group], not with {','.join(columns)!r}"
+                f"{path} must start with the header path,label[,split][,group][,site], not with {found!r}"
             )
         for line, cells in rows:
             padded = [cell.strip() for cell in cells] + [""] * (len(columns) - len(cells))
@@ -190,6 +202,7 @@ def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> File
         stamps=tuple(stamps),
         # Lines are renumbered when others are added, files are not renamed.
         loners=tuple(entry.group == "" for entry in usable),
+        sites=np.array([entry.site for entry in usable], np.str_) if any(entry.site for entry in usable) else None,
     )
 
 

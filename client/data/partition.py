@@ -79,7 +79,7 @@ def _owners(labels: NDArray[np.int64], sites: int, settings: PartitionSettings, 
             return _deal_disjoint(len(labels), by_class, sites, settings, rng)
         case "iid":
             return _deal_cyclically(len(labels), by_class, np.arange(sites))
-        case "group":
+        case "group" | "own":
             raise SettingsError("partition.scheme = 'group' needs data with groups (a `group` column or array)")
 
 

@@ -65,6 +65,8 @@ class Samples(ABC):
         Identity of the samples and their order, for caches.
     faults
         What was left out already when the source was listed.
+    sites : str[n] or None
+        Whose each sample is, where one source holds the data of several sites for a simulation.
     place
         The site's own folder or file that was read: it may change, and caches keep its latest state alone. None for a
         data set that simulated sites share.
@@ -75,6 +77,7 @@ class Samples(ABC):
     splits: NDArray[np.int8]
     digest: str
     faults: tuple[Fault, ...]
+    sites: NDArray[np.str_] | None = field(default=None, kw_only=True)
     place: Path | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:

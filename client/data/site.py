@@ -26,12 +26,14 @@ from common.classes import agreed_classes
 from common.config import DataSettings, PartitionSettings, SettingsError, SiteSettings
 from common.drift import DriftEvent
 from common.randomness import derive_seed
+from common.site_name import RULE, is_site_name
 
 _log = logging.getLogger("coterie")
 
 Index = NDArray[np.int64]
 
 _SHOWN_REASONS = 5
+OWN = "own"  # the scheme of sites that bring their own data into a simulation
 
 
 class NoUsableData(ValueError):
@@ -167,10 +169,12 @@ def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0,
     index, count = identity.partition
     if not 0 <= index < count:
         raise SettingsError(f"partition-id = {index} in the node config must lie in 0..{count - 1} (num-partitions)")
+    deal = _Deal(settings.data, cache, settings.partition, settings.seed, count)
+    own = settings.partition.scheme == OWN and identity.in_engine
     return _load_share(
-        identity.name,
+        own_sites(settings.data, cache)[index] if own and _shares(deal) else identity.name,
         index,
-        _Deal(settings.data, cache, settings.partition, settings.seed, count),
+        deal,
         settings.drift,
         # Without drift every round has the same data, which is to be kept once.
         round_number if settings.drift else 0,
@@ -241,7 +245,7 @@ class _Deal:
 def _load_share(
     name: str, index: int, deal: _Deal, scenario: tuple[DriftEvent, ...], round_number: int, rounds: int
 ) -> SiteData:
-    samples, decoded = _open_common(deal.data, deal.cache)
+    samples, decoded = _open_common(deal.data, deal.cache, deal.partition.scheme == OWN)
     train, test = _part(deal, index)
     drifted: tuple[Alteration, ...] = ()
     if scenario:
@@ -264,16 +268,37 @@ def _load_share(
 
 
 @lru_cache(maxsize=2)
-def _open_common(data: DataSettings, cache: Path) -> tuple[Samples, Decoded]:
+def _open_common(data: DataSettings, cache: Path, by_site: bool) -> tuple[Samples, Decoded]:
     """Open the data set that all simulated sites of this process share."""
-    return _open(data, None, cache)
+    return _open(data, None, cache, by_site=by_site)
+
+
+def own_sites(data: DataSettings, cache: Path) -> tuple[str, ...]:
+    """The names of the sites whose data a source holds, in order."""
+    samples, _ = _open_common(data, cache, True)
+    assert samples.sites is not None
+    names = tuple(np.unique(samples.sites).tolist())
+    for name in names:
+        if not is_site_name(name):
+            raise SettingsError(f"site {name!r} of the data: a site's name must have {RULE}")
+    return names
 
 
 @lru_cache(maxsize=2)
 def _shares(deal: _Deal) -> list[Index]:
     """Deal out what could be decoded, as positions in the common data set."""
-    samples, decoded = _open_common(deal.data, deal.cache)
+    samples, decoded = _open_common(deal.data, deal.cache, deal.partition.scheme == OWN)
     usable = _usable(decoded, len(samples))
+    if samples.sites is not None and deal.partition.scheme == OWN:
+        names = own_sites(deal.data, deal.cache)
+        if len(names) != deal.count:
+            raise SettingsError(
+                f"sites = {deal.count}, but the data are those of {len(names)} ({', '.join(names)}): leave sites out"
+            )
+        shares = [usable[samples.sites[usable] == name] for name in names]
+        if empty := [name for name, share in zip(names, shares, strict=True) if not len(share)]:
+            raise SettingsError(f"site {empty[0]} has not one usable sample: leave its folder or rows out")
+        return shares
     groups = None if samples.groups is None else samples.groups[usable]
     return [usable[share] for share in partition(samples.labels[usable], groups, deal.count, deal.partition, deal.seed)]
 
@@ -284,13 +309,13 @@ def _part(deal: _Deal, index: int) -> tuple[Index, Index]:
 
     By its number and not by its name: under drift, others must know which of its samples are for testing.
     """
-    samples, _ = _open_common(deal.data, deal.cache)
+    samples, _ = _open_common(deal.data, deal.cache, deal.partition.scheme == OWN)
     return _split(samples, _shares(deal)[index], deal.data.test_fraction, deal.seed, f"{index:03d}")
 
 
 @lru_cache(maxsize=2)
 def _world(deal: _Deal) -> World:
-    samples, _ = _open_common(deal.data, deal.cache)
+    samples, _ = _open_common(deal.data, deal.cache, deal.partition.scheme == OWN)
     classes = len(agreed_classes(deal.data))
     return world(samples, _shares(deal), deal.partition, classes, deal.seed, deal.data.table)
 
@@ -312,8 +337,8 @@ def _plan(deal: _Deal, scenario: tuple[DriftEvent, ...], rounds: int) -> DriftPl
 # --- both ------------------------------------------------------------------------------------------------------
 
 
-def _open(data: DataSettings, path: Path | None, cache: Path) -> tuple[Samples, Decoded]:
-    samples = open_source(data, path, agreed_classes(data), cache)
+def _open(data: DataSettings, path: Path | None, cache: Path, *, by_site: bool = False) -> tuple[Samples, Decoded]:
+    samples = open_source(data, path, agreed_classes(data), cache, by_site=by_site)
     if not isinstance(samples, ImageSamples):
         return samples, Decoded(np.empty((len(samples), 0, 0, 0), np.uint8), {})
     return samples, decode(samples, data.image_size, data.channels, cache)

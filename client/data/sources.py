@@ -18,7 +18,9 @@ class DataAway(SettingsError):
     """A source that is not where it should be; it may come back, where a disk is mounted."""
 
 
-def open_source(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path) -> Samples:
+def open_source(
+    data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path, *, by_site: bool = False
+) -> Samples:
     """List a source's samples. No image is decoded yet.
 
     Parameters
@@ -32,12 +34,19 @@ def open_source(data: DataSettings, path: Path | None, classes: tuple[str, ...],
         The agreed class list; a label is an index into it.
     cache
         Where a public data set is downloaded to when `data.path` is empty.
+    by_site
+        The source holds the data of several sites, and says whose each sample is.
     """
-    samples = _read(data, path, classes, cache)
+    samples = _read(data, path, classes, cache, by_site=by_site)
+    if by_site and (samples.sites is None or "" in samples.sites):
+        raise SettingsError(
+            "partition.scheme = 'own' needs data that say whose they are: a folder for each site with class folders in "
+            "it, a column `site` of a manifest or table, or an array `site` of a .npz; none of them may be empty"
+        )
     return samples if path is None else replace(samples, place=path.absolute())
 
 
-def _read(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path) -> Samples:
+def _read(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path, *, by_site: bool) -> Samples:
     known = {name: index for index, name in enumerate(classes)}
     if path is None and data.source == "demo":
         _require_digits(classes)
@@ -46,19 +55,19 @@ def _read(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache
         return read_public(data.name, Path(data.path) if data.path else cache / "torchvision", known)
     kind, place = _locate(data, path)
     if data.table is not None:
-        return read_table_samples(place, data.table, known)
+        return read_table_samples(place, data.table, known, by_site=by_site)
     if kind == "folder":
-        return read_folder(place, known)
+        return read_folder(place, known, by_site=by_site)
     return read_manifest(place, known) if kind == "manifest" else read_npz(place, known)
 
 
-def discover_classes(data: DataSettings) -> tuple[str, ...]:
+def discover_classes(data: DataSettings, *, by_site: bool = False) -> tuple[str, ...]:
     """Return the configured or well-known class list, or else the one the data themselves show."""
     if data.classes or data.source in ("demo", "torchvision", "table"):
         return agreed_classes(data)
     kind, place = _locate(data, None)
     if kind == "folder":
-        return folder_classes(place)
+        return folder_classes(place, by_site=by_site)
     return manifest_classes(place) if kind == "manifest" else npz_classes(place)
 
 

@@ -22,13 +22,16 @@ _MOST_CELLS = 500_000_000  # of a Parquet file, where a few bytes can stand for 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 
-def read_table_samples(path: Path, table: Table, classes: Mapping[str, int]) -> TableSamples:
+SITE = "site"  # column that says whose a row is, in a table that holds the rows of several
+
+
+def read_table_samples(path: Path, table: Table, classes: Mapping[str, int], *, by_site: bool = False) -> TableSamples:
     """Read the columns of the schema; a row without a label is left out and named, a missing value is counted.
 
     A missing number counts as the agreed mean, an unknown or missing category as none of them, a number outside the
-    agreed range as the nearest end of it.
+    agreed range as the nearest end of it. `by_site`: a column says whose each row is.
     """
-    wanted = [column.name for column in table.columns] + [table.label, table.group, table.split]
+    wanted = [column.name for column in table.columns] + [table.label, table.group, table.split, SITE * by_site]
     cells = read_columns(path, [name for name in wanted if name])
     faults: list[Fault] = []
     rows = scale(table, cells, faults)
@@ -52,6 +55,7 @@ def read_table_samples(path: Path, table: Table, classes: Mapping[str, int]) -> 
         faults=tuple(faults),
         rows=rows[kept],
         lines=kept.astype(np.int64) + 2,
+        sites=np.array(cells[SITE], np.str_)[kept] if by_site else None,
     )
 
 
