@@ -26,12 +26,8 @@ def register(jobs: Subparsers) -> None:
     parser.add_argument("data", type=Path, help="folder, .csv, .npz or .parquet")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--simulate", action="store_true", help="for a simulation on this machine (default)")
-    what.add_argument(
-        "--federation", action="store_true", help="for sites on separate machines, with data of this form"
-    )
-    parser.add_argument(
-        "--sites", type=int, default=0, help="sites to simulate, where the data do not say whose they are"
-    )
+    what.add_argument("--federation", action="store_true", help="for sites on separate machines with data like these")
+    parser.add_argument("--sites", type=int, default=0, help="sites to simulate, if the data do not say whose they are")
     parser.add_argument("--out", type=Path, default=Path("run.toml"), help="file to write; default: run.toml")
     parser.set_defaults(run=run)
 

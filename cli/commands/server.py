@@ -20,7 +20,7 @@ from cli.deployment.supervisor import Service, flower_environment, new_secret, p
 from common.clock import TOLERANCE, foreign_clock, in_words
 from common.config import SettingsError
 from common.readable import duration
-from server.flower.log_lines import is_answered_poll, turned_away
+from server.flower.log_lines import is_answered_poll, only_asked, turned_away
 
 _KEYS_EVERY = 2.0  # seconds between two looks at the folder of public keys
 _SILENCE = 60.0  # seconds until a SuperLink that does not answer is spoken of
@@ -135,7 +135,7 @@ class _Porter:
             say(f"the clock of site {name or shown} is {in_words(clock.seconds)} this machine's{limit}")
             return False
         # One line for every poll of every program would bury all others.
-        return not is_answered_poll(line)
+        return not (is_answered_poll(line) or only_asked(line))
 
     def _explain(self, pem: str, *, known: bool) -> str:
         owner, shown = self._owner(pem)

@@ -17,8 +17,8 @@ from cli.deployment.address import FLEET_PORT, Address, greet, parse_address, re
 from cli.deployment.site_start import as_node_config, check_credentials, require_data, require_ledger
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from cli.deployment.supernode import OPEN_BUNDLES
-from cli.deployment.supervisor import Service, flower_environment, new_secret, say, supervise
-from client.flower.log_lines import is_admission, is_refusal
+from cli.deployment.supervisor import Service, flower_environment, is_information, new_secret, say, supervise
+from client.flower.log_lines import is_admission, is_known_to_us, is_refusal
 from client.foreign_code import ANY
 from common.clock import is_shut_out
 from common.config import FlatValue, SettingsError, parse_override
@@ -64,6 +64,7 @@ def register(jobs: Subparsers) -> None:
     parser.add_argument(
         "--call", action="store_true", help="check: also call the server: does it answer, does it know this site's key?"
     )
+    parser.add_argument("--verbose", action="store_true", help="also show what Flower tells of every message")
     parser.add_argument("--insecure", action="store_true", help="no TLS and no site key: for trials on one machine")
     parser.set_defaults(run=run)
 
@@ -105,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     home = first if os.access(first, os.W_OK) else Path.home()
     with tempfile.TemporaryDirectory(prefix="coterie-") as scratch:
         supervise(
-            services(sites, Path(scratch), cold=options.cold, insecure=options.insecure),
+            services(sites, Path(scratch), cold=options.cold, insecure=options.insecure, verbose=options.verbose),
             flower_environment(home / ".flwr"),
             first,
             each_pulse=look,
@@ -159,7 +160,9 @@ def _approve(words: list[str], changes: Mapping[str, FlatValue]) -> int:
 _ERRANDS = {"ledger": _ledger, "approve": _approve}
 
 
-def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insecure: bool) -> list[Service]:
+def services(
+    sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insecure: bool, verbose: bool = False
+) -> list[Service]:
     """Return a SuperNode for each site and, unless `cold`, one warm executor for all of them.
 
     `scratch` is a folder for what they read at their start.
@@ -173,7 +176,7 @@ def services(sites: Mapping[Path, SiteFile], scratch: Path, *, cold: bool, insec
         node_config.write_text(as_node_config(path, settings), encoding="utf-8")
         node = _supernode(path, settings, node_config, insecure=insecure)
         node += ["--isolation", "subprocess"] if cold else ["--isolation", "process", *secret]
-        refusal = _Refusal(_signed_name(path, settings, insecure=insecure), settings.server)
+        refusal = _Refusal(_signed_name(path, settings, insecure=insecure), settings.server, verbose)
         name = f"the SuperNode of site {settings.site}"
         chosen.append(Service(name, node, hear=refusal.hear, verdict=refusal.verdict))
         executor += ["--supernode", f"127.0.0.1:{settings.port}"]
@@ -224,6 +227,7 @@ class _Refusal:
 
     who: str
     server: str
+    verbose: bool = False
     _since: float = 0.0
     _now: bool = False
     _clock: bool = False
@@ -233,7 +237,9 @@ class _Refusal:
             self._since = 0.0
         self._clock = is_shut_out(line) or (self._clock and not is_refusal(line))
         self._now = self._now or is_refusal(line) or is_shut_out(line)
-        return True
+        # Four lines for every question bury what matters; the ledger has them all.
+        told = is_information(line) or is_known_to_us(line)
+        return self.verbose or is_admission(line) or not told
 
     def verdict(self) -> str:
         """Return why to give up, or nothing."""

@@ -21,6 +21,7 @@ from server.history.run_directory import CHECKPOINTS, run_name
 
 _PROJECT = Path(__file__).parents[2]
 INTERRUPTED = 130  # what Ctrl-C gives everywhere
+_LEAVES = 3.0  # seconds for Flower's program to end after Ctrl-C
 _SETTLES, _LOOK_EVERY = 20.0, 0.5  # seconds for a run to end whose log is complete
 _FLOWERS_WORDS = "ServerApp failed with exception: "
 _CALL_EVERY = 2.0  # seconds between two calls to a server that is away
@@ -186,6 +187,10 @@ class _Follower:
                     self._run_id = started_run(line) or self._run_id
             except KeyboardInterrupt:
                 process.terminate()
+                try:
+                    process.wait(_LEAVES)
+                except subprocess.TimeoutExpired:
+                    process.kill()
                 raise
             return process.wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -25,12 +26,24 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a program that died i
 _SETTLED = 60.0  # seconds after which a program counts as having started well
 _MOST_FALSE_STARTS = 8
 _LAST_WORDS = 5.0  # seconds to read what a program wrote before it ended
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_INFORMATION = re.compile(r"(INFO|DEBUG)\s*:|\s*$")
 _GRACE = 15.0  # seconds to end in good order
 
 
 def say(text: str) -> None:
     """Tell the operator, beside the programs' own logs."""
     print(f"coterie: {text}", file=sys.stderr, flush=True)
+
+
+def plain(line: str) -> str:
+    """A line without the colours of a terminal, as it belongs into a log."""
+    return _COLOURS.sub("", line)
+
+
+def is_information(line: str) -> bool:
+    """Whether a program says of a line of its log that nothing is wrong."""
+    return _INFORMATION.match(plain(line)) is not None
 
 
 def flower_environment(home: Path, direct: Iterable[str] = ()) -> dict[str, str]:
@@ -177,7 +190,7 @@ class Service:
                     worth_showing = True
                 if worth_showing:
                     with suppress(OSError):
-                        sys.stderr.write(line)
+                        sys.stderr.write(line if sys.stderr.isatty() else plain(line))
                         sys.stderr.flush()
 
 

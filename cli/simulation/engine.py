@@ -25,6 +25,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from cli.simulation.choice import one_process
 from cli.simulation.embedding import embed_sites, needs_embeddings
 from cli.simulation.one_process import OneProcessGrid
 from client.app import app as client_app
@@ -75,8 +76,7 @@ def _simulate(config: Config, directory: Path, jobs: int) -> str:
 
     with _interruptible(stop, outcome.known):
         try:
-            # A head is trained sooner than the engine has started.
-            if jobs == 1 or (jobs == 0 and config.train.model in HEADS):
+            if jobs == 1 or (jobs == 0 and one_process(config)):
                 _quieten_flower()
                 if needs_embeddings(config):
                     _embed(config)

@@ -81,9 +81,9 @@ def take(path: Path) -> Inventory:
     classes = discover_classes(data, by_site=by_site)
     if len(classes) < 2:
         raise SettingsError(
-            f"{path} shows {len(classes)} class{'es' * (len(classes) != 1)} ({', '.join(classes) or 'none'}): expected is "
-            "a folder with a sub-folder for each class, or a folder for each site with such sub-folders; docs/data.md "
-            "has all forms"
+            f"{path} shows {len(classes)} class{'es' * (len(classes) != 1)} ({', '.join(classes) or 'none'}); expected "
+            "is a folder with a sub-folder for each class, or a folder for each site with such sub-folders; "
+            "docs/data.md has all forms"
         )
     place = cache_folder(Identity("000", None, (0, 1), None, in_engine=True), "")
     samples = open_source(data, None, classes, place, by_site=by_site)

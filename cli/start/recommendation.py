@@ -120,7 +120,7 @@ def configuration(chosen: Recommendation, *, federation: bool) -> str:
         source += ["# 1: grey, 3: RGB.", line("data.channels")]
     parts = [
         "# Made by `coterie init`: what to begin with. All settings: `coterie config`, or docs/settings.md.",
-        *(f"# To expect: {text}." for text in expected(chosen)),
+        *(f"# {text[0].upper()}{text[1:]}." for text in expected(chosen)),
         "",
         "# Sites train one model, or one for each group of sites that are alike.",
         line("method"),
@@ -154,7 +154,7 @@ def configuration(chosen: Recommendation, *, federation: bool) -> str:
         line("cluster.choice"),
         "",
         "[train]",
-        "# A linear layer on the frozen encoder, with each site's own class shares. It learns from few samples and takes",
+        "# A linear layer on the frozen encoder, with each site's own class shares. It learns from few samples, in",
         "# seconds; networks that learn from pixels (resnet9, timm:…) need hundreds of images a site and many rounds.",
         line("train.model"),
     ]

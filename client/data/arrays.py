@@ -106,7 +106,7 @@ def npz_classes(path: Path) -> tuple[str, ...]:
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
-    wanted = {f"{name}{part}" for name in ("x", "y", "group", "groups") for part in _PARTS}
+    wanted = {f"{name}{part}" for name in ("x", "y", "group", "groups", "site", "sites") for part in _PARTS}
     try:
         arrays, found = read_archive(path, wanted)
     except (OSError, Unusable) as error:

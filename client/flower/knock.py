@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,14 +48,24 @@ def knock(server: str, ca: bytes, key: EllipticCurvePrivateKey) -> Answer:
     except grpc.RpcError as error:
         seconds = _difference(error, before)
         said = str(error.details() or "")
-        if f"[code: {ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL}]" in said:
+        code = _code(said)
+        if code == ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
             return Answer(True, seconds)
-        if f"[code: {ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED}]" in said:
+        if code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
             return Answer(False, seconds)
         return Answer(None, seconds, said or str(error.code()))
     finally:
         channel.close()
     return Answer(None, None, "the server let this site in where it should not")
+
+
+def _code(said: str) -> int | None:
+    """Flower's number of an error, which it tells as JSON."""
+    try:
+        found = json.loads(said)["code"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 def _difference(error: object, before: float) -> float | None:

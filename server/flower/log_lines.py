@@ -36,3 +36,8 @@ def turned_away(line: str) -> TurnedAway | None:
 def is_answered_poll(line: str) -> bool:
     """Whether the line only says that a program asked something, as each does all the time, and got its answer."""
     return POLL in line and ANSWERED in line
+
+
+def only_asked(line: str) -> bool:
+    """Whether a site only asked whether it would be let in, and would be."""
+    return ONLY_ASKED in line and ACTIVATION.search(line) is not None

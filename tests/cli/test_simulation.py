@@ -51,7 +51,7 @@ def settings(**changes: object) -> dict[str, object]:
 
 def command(out: Path, **changes: object) -> list[str]:
     pairs = [f"--set={key}={value}" for key, value in settings(**changes).items()]
-    return [sys.executable, "-m", "cli.main", "simulate", str(CONFIG), "--out", str(out), *pairs]
+    return [sys.executable, "-m", "cli.main", "simulate", str(CONFIG), "--jobs", "2", "--out", str(out), *pairs]
 
 
 def simulate(home: Path, out: Path, **changes: object) -> subprocess.CompletedProcess[str]:
@@ -227,3 +227,16 @@ def marked(mark: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+def test_small_sites_are_simulated_in_one_process(small_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cli.simulation import choice
+
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    for seconds, cores, alone in ((1.0, 2, True), (50.0, 2, True), (51.0, 2, False), (30.0, 8, False), (1e9, 1, True)):
+        assert choice.sooner_alone(seconds, cores) is alone
+    small = small_config(method="fedavg", rounds=2)
+    assert choice.one_process(small), "two rounds of 6 sites with 8-pixel images take less than a second"
+    assert not choice.one_process(small.model_copy(update={"rounds": 100_000}))
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    assert choice.one_process(small.model_copy(update={"rounds": 100_000}))

@@ -1,0 +1,101 @@
+"""A real federation as its operator sees it: status, runs, a second run in line, Ctrl-C, stop, follow, and who knocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.history.events import RoundTrained
+from tests.support.federation import PATIENCE, ROOT, Federation, ended, events_of, until, write_digits
+
+pytestmark = pytest.mark.federation
+
+CONFIG = """
+method = "fedavg"
+sites = 1
+rounds = 1000
+[data]
+source = "folder"
+classes = ["0", "1"]
+image_size = 8
+channels = 1
+[train]
+model = "lenet5"
+lr = 0.05
+[round]
+start_timeout = 120.0
+"""
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    # A shell that starts tests in the background has them ignore Ctrl-C, and so would what they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    write_digits(tmp_path / "data" / "a", [0, 1])
+    with ended(Federation(tmp_path)) as made:
+        made.provision(["a", "b"])
+        made.start_server()
+        made.start_site(made.layout.kit("a"))
+        (tmp_path / "run.toml").write_text(CONFIG)
+        yield made
+    signal.signal(signal.SIGINT, before)
+
+
+def told(federation: Federation, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a command says."""
+    line = [sys.executable, "-m", "cli.main", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(line, capture_output=True, text=True, cwd=federation.root, env=environment, check=False)
+
+
+def test_an_operator_sees_and_steers_what_runs(federation: Federation, tmp_path: Path) -> None:
+    on = ("--on", str(federation.layout.root))
+    refused = told(federation, "run", "run.toml", *on, "--out", "/proc/nope")
+    assert refused.returncode == 1
+    assert refused.stderr.strip().count("\n") == 0
+    assert "cannot be written" in refused.stderr
+    assert "no run is under way" in told(federation, "status", *on).stdout
+
+    first = federation.start("first", "run", "run.toml", *on, "--out", "one")
+    until(lambda: events_of(tmp_path / "one", RoundTrained), PATIENCE, "a round")
+    status = told(federation, "status", *on).stdout
+    assert "sites: 1 of 2 connected" in status
+    assert "b     not connected  never seen" in status
+    assert "fedavg, running since" in status
+    assert "of 1000 is trained" in status
+    kit = str(federation.layout.kit("a") / "site.toml")
+    assert "knows the key of this site" in told(federation, "doctor", kit).stdout
+
+    first.process.send_signal(signal.SIGINT)
+    assert first.process.wait(60) == 130
+    assert "goes on at the server. `coterie follow " in first.text
+
+    second = federation.start("second", "run", "run.toml", *on, "--out", "two", "--queue", "--set", "rounds=1")
+    until(lambda: "waits for its turn: 1 before it" in second.text, PATIENCE, "the second stands in line")
+    assert "is running on this server" in second.text, "it is told of the other"
+    assert told(federation, "stop", "one", *on).returncode == 0
+    assert second.process.wait(PATIENCE) == 0
+    assert json.loads((tmp_path / "one" / "run.json").read_text())["outcome"] == "interrupted"
+    listed = told(federation, "runs", *on).stdout
+    assert "stopped" in listed
+    assert "finished" in listed
+    assert told(federation, "follow", "two", *on).returncode == 0
+    assert told(federation, "stop", *on).returncode == 1, "nothing is left to end"
+
+    site = federation.started["a"].text
+    assert "\x1b[" not in site
+    assert "INFO" not in site.replace("SuperNode ID", "").split("SuperNode ID")[-1] or site.count("INFO") <= 1
+    stranger = federation.layout.public_key("b")
+    told(federation, "provision", str(federation.layout.root), "--remove", "b")
+    until(lambda: not stranger.exists(), 30, "b is out")
+    write_digits(tmp_path / "data" / "b", [0, 1])
+    unknown = told(federation, "site", "check", str(federation.prepare_site(federation.layout.kit("b"))), "--call")
+    assert unknown.returncode == 1
+    assert "does not know the key of this site" in unknown.stdout
