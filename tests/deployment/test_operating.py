@@ -1,4 +1,4 @@
-"""A real federation as its operator sees it: status, runs, a second run in line, Ctrl-C, stop, follow, and who knocks."""
+"""A real federation as its operator sees it: status, runs, one run in line, Ctrl-C, stop, follow, and who knocks."""
 
 from __future__ import annotations
 
