@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
+from client.data.arrays import npz_says_sites
 from client.data.draft import draft_schema
 from client.data.files import SPLITS
 from client.data.samples import FileSamples, ImageSamples, Samples, Undecodable
@@ -19,6 +19,7 @@ from client.data.sources import discover_classes, open_source
 from client.data.tables import SITE, read_columns
 from client.identity import Identity, cache_folder
 from common.config import DataSettings, SettingsError
+from common.foreign import Unusable, read_csv
 from common.table import Table
 
 Kind = Literal["folder", "manifest", "npz", "table"]
@@ -125,10 +126,10 @@ def _kind(path: Path) -> Kind:
 
 def _header(path: Path) -> list[str]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            return [cell.strip().lower() for cell in next(csv.reader(handle), [])]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        _, header = next(read_csv(path), (0, []))
+    except (OSError, Unusable) as error:
         raise SettingsError(f"cannot read {path}: {error}") from None
+    return [cell.strip().lower() for cell in header]
 
 
 def _draft(path: Path) -> Table:
@@ -145,8 +146,7 @@ def _has_sites(path: Path, kind: Kind) -> bool:
         case "folder":
             return _holds_sites(path)
         case "npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return any(name.startswith(SITE) for name in arrays.files)
+            return npz_says_sites(path)
         case "manifest":
             return SITE in _header(path)
     return SITE in read_columns(path)

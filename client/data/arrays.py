@@ -105,6 +105,11 @@ def npz_classes(path: Path) -> tuple[str, ...]:
     return tuple(str(label) for label in range(int(labels.max()) + 1 if len(labels) else 0))
 
 
+def npz_says_sites(path: Path) -> bool:
+    """Whether a .npz file says whose each sample is."""
+    return any(name.startswith("site") for name in _load(path))
+
+
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     wanted = {f"{name}{part}" for name in ("x", "y", "group", "groups", "site", "sites") for part in _PARTS}
     try:

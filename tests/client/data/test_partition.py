@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from client.data.partition import partition
 from common.config import PartitionSettings, SettingsError
 
-SCHEMES = get_args(PartitionSettings.model_fields["scheme"].annotation)
+# Sites that bring data of their own are dealt nothing.
+SCHEMES = tuple(s for s in get_args(PartitionSettings.model_fields["scheme"].annotation) if s != "own")
 Labels = NDArray[np.int64]
 
 
