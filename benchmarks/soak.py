@@ -214,7 +214,7 @@ def draw(found: Mapping[str, Sequence[Look]], path: Path) -> None:
         axes[0, column].set_title(title, fontsize=9)
         for row, what in enumerate(("in memory, MB", "on disk, MB")):
             axes[row, column].set(xlabel="round", ylabel=what)
-            axes[row, column].set_ylim(bottom=0)
+            axes[row, column].set_ylim(0, 1.15 * axes[row, column].get_ylim()[1])
             axes[row, column].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
