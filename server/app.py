@@ -91,6 +91,10 @@ def conduct(
             strategy.personalise(streaming)
         if config.rounds:
             strategy.hand_out(streaming)
+    except SystemExit:
+        # How Flower ends a ServerApp that is told to end, as one is whose server is stopped.
+        audience.tell(RunEnded("interrupted", "the server was stopped; resumed, the run goes on after its last round"))
+        raise
     except RunInterrupted as interruption:
         audience.tell(RunEnded("interrupted", str(interruption)))
     except Exception as error:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from cli.arguments import Subparsers
 from cli.deployment import authority
-from cli.deployment.address import CONTROL_PORT, FLEET_PORT, Address, parse_address, require_free
+from cli.deployment.address import CONTROL_PORT, FLEET_PORT, HEALTH_PORT, Address, parse_address, require_free
+from cli.deployment.cut_off import mark_cut_off
 from cli.deployment.expiry import ExpiryWatch
 from cli.deployment.operator_secret import SECRET_OPTION, read_secret
 from cli.deployment.start_file import ServerFile, located, read_start_file
@@ -54,7 +55,10 @@ def run(options: argparse.Namespace) -> int:
     require_free(control, "control")
     require_free(parse_address(settings.listen, FLEET_PORT), "listen")
     if settings.health:
-        require_free(parse_address(settings.health, 9095), "health")
+        require_free(parse_address(settings.health, HEALTH_PORT), "health")
+    for run_directory in mark_cut_off(path.parent.parent / "runs"):
+        resume = f"`coterie run CONFIG.toml --on {path.parent.parent} --resume --out {run_directory}`"
+        say(f"{run_directory} was cut off when the server stopped; {resume} goes on with it")
     expiry = None if options.insecure else _expiry_watch(path, settings)
     gate = _Gate(path, settings, control.to_call, insecure=options.insecure)
 

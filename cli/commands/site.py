@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cli.arguments import Subparsers
 from cli.deployment import authority
-from cli.deployment.address import FLEET_PORT, Address, greet, parse_address, require_free
+from cli.deployment.address import FLEET_PORT, HEALTH_PORT, Address, greet, parse_address, require_free
 from cli.deployment.site_start import as_node_config, check_credentials, require_data, require_ledger
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from cli.deployment.supernode import OPEN_BUNDLES
@@ -95,6 +95,8 @@ def run(options: argparse.Namespace) -> int:
         require_data(path, settings)
         require_ledger(path, settings)
         require_free(Address("127.0.0.1", settings.port), f"port in {path}")
+        if settings.health:
+            require_free(parse_address(settings.health, HEALTH_PORT), f"health in {path}")
         server = parse_address(settings.server, FLEET_PORT)
         callers.setdefault(server, _Caller(server, ca)).sites.append(settings.site)
 

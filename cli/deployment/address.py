@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import re
@@ -10,11 +11,13 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.deployment.listeners import who_listens
 from cli.deployment.proxy import connect
 from common.config import SettingsError
 
 FLEET_PORT = 9092
 CONTROL_PORT = 8000
+HEALTH_PORT = 9095
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 # What listens on every network card → how this machine itself calls it.
@@ -93,8 +96,10 @@ def require_free(address: Address, setting: str) -> None:
         try:
             trial.bind((address.host, address.port))
         except OSError as error:
+            holder = who_listens(address.port) if error.errno == errno.EADDRINUSE else ""
             raise SettingsError(
-                f"cannot listen on {address}: {error.strerror}; end the program that uses it, or change {setting}"
+                f"cannot listen on {address}: {error.strerror}{f' by {holder}' * bool(holder)}; end the program that "
+                f"uses it, or change {setting}"
             ) from None
 
 

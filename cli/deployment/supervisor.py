@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from cli.deployment.bound import bound
 from cli.deployment.proxy import for_programs
 from common.config import SettingsError
 
@@ -118,7 +119,7 @@ class Service:
         # In a session of its own, so that Ctrl-C in a terminal reaches the supervisor alone, and so that the programs
         # it starts in turn are ended with it.
         self._process = subprocess.Popen(
-            self.command,
+            bound(self.command),
             env=dict(environment),
             cwd=folder,
             stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import shutil
 import socket
 import ssl
@@ -423,7 +424,9 @@ def test_a_port_that_is_taken(kit: Path, capsys: pytest.CaptureFixture[str]) -> 
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         kit.write_text(kit.read_text().replace("9094", str(port)))
-        assert f"cannot listen on 127.0.0.1:{port}" in refusal(kit, capsys)
+        said = refusal(kit, capsys)
+        assert f"cannot listen on 127.0.0.1:{port}" in said
+        assert f"in use by process {os.getpid()} (" in said
 
 
 def test_a_server_whose_certificate_is_over_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from cli.deployment.cut_off import mark_cut_off
 from cli.simulation.engine import simulate
 from common import wire
 from common.config import Config, SettingsError, flat_values
@@ -26,7 +27,16 @@ from server import app as server_app
 from server.app import conduct
 from server.history.checkpoint import Checkpoints, InvalidCheckpoint, read
 from server.history.event_log import read_events
-from server.history.events import CheckpointFailed, Event, RoundFinished, RunEnded, RunResumed, RunStarted, StageStarted
+from server.history.events import (
+    CheckpointFailed,
+    Event,
+    RoundFinished,
+    RoundTrained,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    StageStarted,
+)
 from server.history.run_directory import Appended, as_begun, open_run, own_run
 from server.listeners import run_listeners
 from tests.support.loopback import LoopbackGrid
@@ -278,6 +288,39 @@ def test_resuming_is_refused_where_it_would_mislead(quick: MakeConfig, tmp_path:
     carry_out(quick(method="fedavg", resume="auto", round__deadline=30.0))
     with pytest.raises(SettingsError, match="finished"):
         open_run(quick(method="fedavg", resume="auto"))
+
+
+def test_a_run_whose_process_is_told_to_end_says_so_and_can_be_resumed(quick: MakeConfig, tmp_path: Path) -> None:
+    class Told:
+        def hear(self, event: Event) -> None:
+            # As Flower's handler of SIGTERM leaves the ServerApp.
+            if isinstance(event, RoundTrained) and event.round_number == 2:
+                raise SystemExit(0)
+
+    config = quick(method="fedavg")
+    directory = open_run(config)
+    with pytest.raises(SystemExit):
+        conduct(LoopbackGrid(config.sites), config, [*run_listeners(directory), Told()], directory=directory)
+    kept = json.loads((directory / "run.json").read_text())
+    assert kept["outcome"] == "interrupted"
+    assert "server was stopped" in kept["reason"]
+    assert carry_out(quick(method="fedavg", resume="auto")).of(RunEnded)[0].outcome == "finished"
+
+
+def test_a_run_that_was_cut_off_does_not_stay_running(quick: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        carry_out(quick(method="fedavg"), dies_in(3))
+    path = tmp_path / "run" / "run.json"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.json").write_text("[")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"outcome": "running"}))
+    # As long as somebody works there it is running.
+    with own_run(quick(method="fedavg", resume="auto")):
+        assert mark_cut_off(tmp_path) == []
+    assert mark_cut_off(tmp_path) == [tmp_path / "run"]
+    assert json.loads(path.read_text())["outcome"] == "interrupted"
+    assert mark_cut_off(tmp_path) == []
+    assert carry_out(quick(method="fedavg", resume="auto")).of(RunEnded)[0].outcome == "finished"
 
 
 def test_a_run_directory_has_one_process_at_work(quick: MakeConfig, tmp_path: Path) -> None:
