@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -29,6 +30,7 @@ from cli.commands import (
     status,
     watch,
 )
+from cli.deployment.proxy import for_programs
 from common.config import SettingsError
 from common.foreign import Unusable
 
@@ -44,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):  # fmt: skip
         module.register(jobs)
     options = parser.parse_args(arguments)
+    # Before anything calls anybody: this machine's own programs are not to be asked through a web proxy.
+    os.environ.update(for_programs(os.environ))
     try:
         return int(options.run(options))
     except (SettingsError, Unusable) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -16,6 +17,7 @@ from cli.deployment.address import CONTROL_PORT, FLEET_PORT, HEALTH_PORT, Addres
 from cli.deployment.cut_off import mark_cut_off
 from cli.deployment.expiry import ExpiryWatch
 from cli.deployment.operator_secret import SECRET_OPTION, read_secret
+from cli.deployment.proxy import for_programs
 from cli.deployment.start_file import ServerFile, located, read_start_file
 from cli.deployment.supervisor import Service, flower_environment, new_secret, program, say, supervise
 from common.clock import TOLERANCE, foreign_clock, in_words
@@ -56,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     require_free(parse_address(settings.listen, FLEET_PORT), "listen")
     if settings.health:
         require_free(parse_address(settings.health, HEALTH_PORT), "health")
+    os.environ.update(for_programs(os.environ, [control.to_call.host]))
     for run_directory in mark_cut_off(path.parent.parent / "runs"):
         resume = f"`coterie run CONFIG.toml --on {path.parent.parent} --resume --out {run_directory}`"
         say(f"{run_directory} was cut off when the server stopped; {resume} goes on with it")
@@ -70,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="coterie-") as scratch:
         supervise(
             services(path, settings, new_secret(Path(scratch)), insecure=options.insecure),
-            flower_environment(path.parent / "flwr", [control.to_call.host]),
+            flower_environment(path.parent / "flwr"),
             path.parent,
             each_pulse=look,
         )

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,14 +47,11 @@ def is_information(line: str) -> bool:
     return _INFORMATION.match(plain(line)) is not None
 
 
-def flower_environment(home: Path, direct: Iterable[str] = ()) -> dict[str, str]:
-    """Return the environment of Flower's programs: no telemetry, no updates, no installing, and its files in `home`.
-
-    `direct` are hosts that are never called through a web proxy.
-    """
+def flower_environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's programs: no telemetry, no updates, no installing, and its files in `home`."""
     return {
         "FLWR_HOME": str(home),
-        **for_programs(os.environ, direct),
+        **for_programs(os.environ),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

@@ -51,8 +51,7 @@ def test_a_run_over_ip6_while_the_certificate_is_renewed_and_the_server_is_stopp
         assert f'listen = "[::1]:{fleet}"' in text
         layout.server_file.write_text(text.replace("127.0.0.1:9095", f"[::1]:{health}"))
         server = federation.start_server()
-        for site in "ab":
-            federation.start_site(layout.kit(site))
+        site = federation.start("sites", "site", *(str(federation.prepare_site(layout.kit(name))) for name in "ab"))
         run = federation.start_run(tmp_path / "run.toml", layout.root / "runs" / "one", "--set", "rounds=200")
         out = layout.root / "runs" / "one"
         until(lambda: events_of(out, RoundTrained), PATIENCE, "a round")
@@ -64,9 +63,10 @@ def test_a_run_over_ip6_while_the_certificate_is_renewed_and_the_server_is_stopp
         until(lambda: len(events_of(out, RoundTrained)) > done, PATIENCE, "the run goes on")
         assert not events_of(out, SiteLeftOut)
         # A second process in the same directory is told who is there.
-        second = federation.start("second", "simulate", "run.toml", "--resume", "--out", str(out), "--jobs", "1")
+        data = f"data.path={tmp_path / 'data' / 'a'}"
+        second = federation.start("second", "simulate", "run.toml", "--resume", "--out", str(out), "--set", data)
         until(lambda: second.process.poll() is not None, PATIENCE, "it is refused")
-        assert "is in use by process" in second.text or "other settings" in second.text
+        assert f"out = {out} is in use by process" in second.text
         # The server is stopped in order: the run says what became of it.
         server.ask_to_end()
         server.end()
@@ -74,19 +74,13 @@ def test_a_run_over_ip6_while_the_certificate_is_renewed_and_the_server_is_stopp
         assert events_of(out, RunEnded, outcome="interrupted")
         os.kill(run.process.pid, signal.SIGTERM)
         # A site that is killed takes its programs along, and is back without a word of ports.
-        site = federation.started["a"]
         programs = [*site.below("cli.deployment.supernode"), *site.below("client.executor")]
-        assert len(programs) >= 2
+        assert len(programs) >= 3
         site.process.kill()
         site.process.wait()
         until(lambda: not any(map(alive, programs)), 60, "its programs end")
-        # The server too, and it finds the run that a power cut left behind.
+        # The server finds the run that a power cut left behind.
         (out / "run.json").write_text(json.dumps(json.loads((out / "run.json").read_text()) | {"outcome": "running"}))
-        again = federation.start_server()
-        assert f"--resume --out {out}` goes on with it" in again.text
+        again = federation.start("server", "server", str(layout.server_file))
+        until(lambda: f"--resume --out {out}` goes on with it" in again.text, PATIENCE, "the run is named")
         assert json.loads((out / "run.json").read_text())["outcome"] == "interrupted"
-        programs = [*again.below("cli.deployment.superlink"), *again.below("flower-superexec")]
-        assert len(programs) >= 2
-        again.process.kill()
-        again.process.wait()
-        until(lambda: not any(map(alive, programs)), 60, "its programs end")
