@@ -17,7 +17,9 @@ from client.data.split import split
 from client.identity import Identity
 from common.config import Config, PartitionSettings, SettingsError, parse
 
-SCHEMES: tuple[Any, ...] = get_args(PartitionSettings.model_fields["scheme"].annotation)
+SCHEMES: tuple[Any, ...] = tuple(
+    scheme for scheme in get_args(PartitionSettings.model_fields["scheme"].annotation) if scheme != "own"
+)
 
 
 def patients(seed: int, count: int, classes: int, *, mixed: float) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
