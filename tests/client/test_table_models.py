@@ -15,12 +15,13 @@ from sklearn.datasets import load_digits
 from cli.main import main
 from client.data import load_site
 from client.data.files import read_images
-from client.data.tables import read_rows
+from client.data.tables import read_columns, read_rows
 from client.identity import Identity
 from client.prediction import Prediction, open_model, predict
 from common.config import Config, SettingsError, parse
 from common.kept_model import ModelCard, load_model, save_model
 from common.state import State
+from common.table import read_table
 from server.app import conduct
 from server.history.events import ModelKept, RoundFinished, RunEnded, SiteLeftOut, SitesPersonalised
 from server.listeners import run_listeners
@@ -29,7 +30,7 @@ from tests.server.collaboration.test_one_round import WINES, OwnGrid, as_toml, e
 from tests.support.loopback import LoopbackGrid
 from tests.support.policies import lenient
 from tests.support.runs import MakeConfig, Record, kept_model, made
-from tests.support.tables import wine_settings, write_csv
+from tests.support.tables import wine_settings, write_csv, write_wine
 
 KINDS = {"barbera", "barolo", "grignolino"}
 
@@ -178,6 +179,15 @@ def test_cards_that_contradict_themselves_are_refused(
     save_model(tmp_path / "odd.safetensors", state, card.model_copy(update=change))
     with pytest.raises(SettingsError, match=words):
         open_model(tmp_path / "odd.safetensors")
+
+
+def test_a_row_is_called_as_its_file_calls_it(tmp_path: Path) -> None:
+    path = write_wine(tmp_path)
+    table = read_table(str(tmp_path / "wine.toml"))
+    assert table is not None
+    first = table.columns[0].name
+    assert read_rows(path, table).name(0) == "line 2"
+    assert float(read_rows(path, table, first).name(0)) == float(read_columns(path, [first])[first][0])
 
 
 # --- a single round --------------------------------------------------------------------------------------------
