@@ -1,4 +1,6 @@
-"""Signatures with a known truth → K and ARI, published and guarded: `python -m benchmarks.grouping_truth`.
+"""Signatures with a known truth → K and ARI: `python -m benchmarks.grouping_truth`.
+
+By the published rule, by the guarded one without class shares in the softmax, and by that with them (the default).
 
 A site's class means and scatters are drawn directly as those of normal samples: noise of spread 1 in 64 directions, or
 as anisotropic as 1, 1/2, 1/3, … (effective dimension 14); sites of 100 samples, or of lognormal sizes (spread 1.2: a
@@ -13,22 +15,28 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from client.fingerprints.signature import signature
-from common.config import ClusterSettings
+from common.config import parse
 from common.signature import Signature
-from server.clustering import Chance, chance_of, merge_tree, overlap_distance
-from server.methods.partition import Agglomerative
+from common.site_card import SiteCard
+from server.clustering import merge_tree
+from server.methods.fmcl import METHOD
+from server.methods.method import Described
 
 DIMENSION = 64
 SPECTRA = {"isotropic": np.ones(DIMENSION), "anisotropic": 1 / np.arange(1, DIMENSION + 1)}
 DEVICES = {"weak": 0.1, "medium": 0.3, "strong": 1.0}
-RULES = ("published", "guarded")
+RULES = {
+    "published": {"cluster": {"rule": "published"}, "train": {"prior": "off"}},
+    "prior off": {"train": {"prior": "off"}},
+    "prior on": {"train": {"prior": "site"}},
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,12 @@ class World:
     @property
     def has_groups(self) -> bool:
         """Whether there is a true grouping."""
-        return bool(self.device) or self.concept or self.disjoint
+        return self.looks_differ or self.disjoint
+
+    @property
+    def looks_differ(self) -> bool:
+        """Whether a class looks different in different groups."""
+        return bool(self.device) or self.concept
 
 
 WORLDS = (
@@ -52,17 +65,21 @@ WORLDS = (
     *(World(f"devices, {name}", device=strength) for name, strength in DEVICES.items()),
     World("concept", concept=True),
     World("disjoint", disjoint=True),
+    World("devices, medium, Dirichlet 0.5", alpha=0.5, device=DEVICES["medium"]),
+    World("devices, strong, Dirichlet 0.1", alpha=0.1, device=DEVICES["strong"]),
+    World("concept, Dirichlet 0.1", alpha=0.1, concept=True),
     *(World(f"Dirichlet {alpha:g}", alpha=alpha) for alpha in (0.1, 0.3, 0.5, 1.0)),
 )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one rule made of one draw."""
+    """What one rule made of one draw; `connected`: the sites share classes, each with all others over some way."""
 
     k: int
     ari: float
     true_cut: bool
+    connected: bool = True
 
 
 def truth(world: World, sites: int, classes: int) -> NDArray[np.int64]:
@@ -156,26 +173,53 @@ def named(site: Signature, size: int, least: int) -> Signature | None:
     return Signature(site.classes[large], site.prototypes[large], shares, site.scatter[large])
 
 
-def outcomes(drawn: Drawn, rules: Sequence[str] = RULES, least: int = 1) -> dict[str, Outcome]:
+@dataclass(frozen=True)
+class Site:
+    """A site that has introduced itself."""
+
+    card: SiteCard
+    fingerprint: Signature
+
+
+def introduced(drawn: Drawn, least: int = 1) -> tuple[list[Described], NDArray[np.int64]]:
+    """The sites that can name a class of `least` samples or more, and their true groups."""
+    width = max(int(one.classes[-1]) for one in drawn[0]) + 1
+    sites: list[Described] = []
+    groups = []
+    for number, (site, size, group) in enumerate(zip(drawn[0], drawn[1].tolist(), drawn[2].tolist(), strict=True)):
+        if (said := named(site, size, least)) is None:
+            continue
+        counts = np.zeros(width, np.int64)
+        counts[said.classes] = np.rint(site.shares[np.isin(site.classes, said.classes)] * size)
+        card = SiteCard(f"{number:04d}", size, 0, tuple(counts.tolist()), 0, (), withheld=size - int(counts.sum()))
+        sites.append(Site(card, said))
+        groups.append(group)
+    return sites, np.array(groups, np.int64)
+
+
+def outcomes(drawn: Drawn, world: World, rules: Sequence[str] = tuple(RULES), least: int = 1) -> dict[str, Outcome]:
     """What each rule makes of a federation whose sites name classes of `least` samples or more."""
-    told = [
-        (said, round(float(site.shares[np.isin(site.classes, said.classes)].sum()) * size), size, group)
-        for site, size, group in zip(drawn[0], drawn[1].tolist(), drawn[2].tolist(), strict=True)
-        if (said := named(site, size, least)) is not None
-    ]
+    sites, groups = introduced(drawn, least)
     # Who has nobody to be compared with is not grouped.
-    if len(told) < 2:
+    if len(sites) < 2:
         return dict.fromkeys(rules, Outcome(1, 1.0, False))
-    signatures = [said for said, *_ in told]
-    sizes, samples, groups = (np.array(column) for column in list(zip(*told, strict=True))[1:])
-    chance: Chance = chance_of(signatures, sizes.tolist(), samples - sizes)
+    assert METHOD.chance is not None
+    tested = METHOD.chance(sites, parse({"sites": len(sites)}))
     found = {}
     for rule in rules:
-        settings = ClusterSettings(rule=rule)
-        distance = overlap_distance(signatures, rule=settings.rule)
-        labels = Agglomerative().form(distance, len(sizes), settings, chance).labels
-        true_cut = bool(adjusted_rand_score(groups, merge_tree(distance).cut(int(groups.max()) + 1)) == 1)
-        found[rule] = Outcome(int(labels.max()) + 1, adjusted_rand_score(groups, labels), true_cut)
+        config = parse({"sites": len(sites), **RULES[rule]})
+        chance = replace(tested, shares_count=rule != "prior on")
+        apart = METHOD.grouped_by(chance, config)
+        assert apart is not None
+        distance = apart(sites, config)
+        labels = METHOD.partition.form(distance, len(sites), config.cluster, chance).labels
+        # Whether the groups can be seen at all does not hang on whether the test sees them.
+        seen = METHOD.grouped_by(replace(chance, means=0.0), config) if world.looks_differ else apart
+        assert seen is not None
+        tree = merge_tree(distance if seen is apart else seen(sites, config))
+        true_cut = bool(adjusted_rand_score(groups, tree.cut(min(int(groups.max()) + 1, len(sites)))) == 1)
+        ari = adjusted_rand_score(groups, labels)
+        found[rule] = Outcome(int(labels.max()) + 1, ari, true_cut, chance.parts == 1)
     return found
 
 
@@ -184,7 +228,7 @@ def cell(
 ) -> list[dict[str, Outcome]]:
     """Some draws of one world, the same in every run."""
     seeds = ((hash_of(world.name), number) for number in range(draws))
-    return [outcomes(make(seed[1], np.random.default_rng(seed)), least=least) for seed in seeds]
+    return [outcomes(make(seed[1], np.random.default_rng(seed)), world, least=least) for seed in seeds]
 
 
 def hash_of(name: str) -> int:
@@ -235,7 +279,7 @@ def _maker(world: World, sites: int, classes: int, digits: bool) -> Callable[[in
 
 
 def _table(worlds: Sequence[World], sites: list[int], classes: list[int], draws: int, digits: bool, least: int) -> None:
-    print("K (median) · ARI (mean), published → guarded; without true groups: K · draws that were grouped.\n")
+    print("K (median) · ARI (mean), published → prior off → prior on; without true groups: K · draws grouped.\n")
     print("| world | N |" + "".join(f" C = {count} |" for count in classes))
     print("|---|---:|" + "---|" * len(classes))
     for world in worlds:
@@ -248,27 +292,37 @@ def _table(worlds: Sequence[World], sites: list[int], classes: list[int], draws:
 
 
 def _calibration(sites: list[int], classes: list[int], draws: int, least: int) -> None:
-    """How often federations are grouped: without groups, and with groups that the dendrogram shows."""
-    print("Draws that are grouped under the guarded rule, over all C; with groups: of those whose true cut is right.\n")
-    worlds = [world for world in WORLDS if world.has_groups or world.alpha == 0.1]
-    print("| N | sizes | noise | IID |" + "".join(f" {world.name} |" for world in worlds))
-    print("|---:|---|---|---:|" + "---:|" * len(worlds))
+    """How often federations are grouped: without groups, and with groups that the tree of merges shows."""
+    rules = ("prior off", "prior on")
+    worlds = [world for world in WORLDS if world.has_groups or world.alpha in (None, 0.1)]
+    print(f"Draws that are grouped, {' · '.join(rules)}; with groups: of those whose true cut is right.\n")
+    print("| N | C | sizes |" + "".join(f" {world.name} |" for world in worlds))
+    print("|---:|---:|---|" + "---:|" * len(worlds))
     for count in sites:
-        for equal in (True, False):
-            for noise, spectrum in SPECTRA.items():
+        for width in classes:
+            for equal in (True, False):
                 cells = []
-                for world in (WORLDS[0], *worlds):
+                for world in worlds:
                     found = []
                     for number in range(draws if world is WORLDS[0] else max(draws // 5, 1)):
-                        for width in classes:
-                            rng = np.random.default_rng((hash_of(world.name), number, width, count, equal, len(noise)))
-                            drawn = draw(world, count, width, equal=equal, spectrum=spectrum, rng=rng)
-                            found.append(outcomes(drawn, ("guarded",), least)["guarded"])
-                    shown = [one for one in found if one.true_cut or not world.has_groups]
-                    grouped = sum(one.k > 1 for one in shown)
-                    cells.append(f"{grouped / len(shown):.1%} of {len(shown)}" if shown else "–")
+                        rng = np.random.default_rng((hash_of(world.name), number, width, count, equal))
+                        spectrum = list(SPECTRA.values())[number % 2]
+                        drawn = draw(world, count, width, equal=equal, spectrum=spectrum, rng=rng)
+                        found.append(outcomes(drawn, world, rules, least))
+                    cells.append(" · ".join(_rate(world, [one[rule] for one in found], rule) for rule in rules))
                 label = "equal" if equal else "lognormal"
-                print(f"| {count} | {label} | {noise} | " + " | ".join(cells) + " |", flush=True)
+                print(f"| {count} | {width} | {label} | " + " | ".join(cells) + " |", flush=True)
+
+
+def _rate(world: World, found: list[Outcome], rule: str) -> str:
+    """Of the draws that should be grouped, or of those that should not."""
+    if world.has_groups:
+        found = [one for one in found if one.true_cut]
+    elif rule == "prior on":
+        # Where nothing connects the sites they are grouped whatever the shares.
+        found = [one for one in found if one.connected]
+    share = sum(one.k > 1 for one in found) / len(found) if found else 0.0
+    return f"{100 * share:.3g}% of {len(found)}" if found else "–"
 
 
 if __name__ == "__main__":

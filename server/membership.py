@@ -88,7 +88,7 @@ class Membership:
         """
         members = self.roster.members
         chance = None if self._method.chance is None else self._method.chance(members, self._config)
-        apart = self._method.grouped_by(chance)
+        apart = self._method.grouped_by(chance, self._config)
         distance = None if apart is None else apart(members, self._config)
         grouping = self._method.partition.form(distance, len(members), self._config.cluster, chance)
         if rehearse is not None and distance is not None:

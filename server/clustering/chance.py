@@ -61,7 +61,7 @@ class Chance:
     @property
     def only_means_count(self) -> bool:
         """Whether groups are to be made by how classes look, and by nothing else."""
-        return self.means_differ and not self.shares_count
+        return self.means_differ and not (self.shares_differ and self.shares_count)
 
     @property
     def shares_differ(self) -> bool:

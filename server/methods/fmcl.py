@@ -40,12 +40,12 @@ def _chance(sites: Sequence[Described], config: Config) -> Chance:
         [site.fingerprint for site in sites],
         [site.card.named_samples for site in sites],
         np.array([site.card.withheld for site in sites], np.int64),
-        shares_count=config.cluster.rule == "published" or config.train.prior == "off",
+        shares_count=config.train.prior == "off",
     )
 
 
 def _place(members: Sequence[Described], labels: NDArray[np.int64], newcomer: Described, config: Config) -> Placement:
-    by_appearance = _chance(members, config).only_means_count
+    by_appearance = METHOD.grouped_by(_chance(members, config), config) is _appearance
     found = find_place(
         newcomer.fingerprint,
         newcomer.card.named_samples,

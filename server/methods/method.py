@@ -81,7 +81,8 @@ class Method:
     chance
         Tests whether the sites differ by more than chance; None: their fingerprints do not tell.
     appearance
-        Distance matrix by which sites are grouped where only how classes look is a reason to; None: `distance`.
+        Distance matrix by which the guarded rule groups sites where only how classes look is a reason to; None:
+        `distance`.
     place
         Finds the place of a newcomer by what the fingerprints tell of their own noise; None: `partition` does, by
         distance.
@@ -135,9 +136,10 @@ class Method:
         """The same recipe but for `changes`."""
         return replace(self, **changes)
 
-    def grouped_by(self, chance: Chance | None) -> Distance | None:
+    def grouped_by(self, chance: Chance | None, config: Config) -> Distance | None:
         """The distance by which sites are grouped, given what speaks for groups."""
-        return self.appearance if self.appearance and chance and chance.only_means_count else self.distance
+        by_looks = config.cluster.rule == "guarded" and chance is not None and chance.only_means_count
+        return self.appearance if by_looks and self.appearance else self.distance
 
     @property
     def one_round(self) -> bool:

@@ -81,9 +81,11 @@ def test_devices_are_found_behind_label_skew(alpha: float, least: float) -> None
     event = formed(sites, configured())
     assert adjusted_rand_index(np.array(event.labels), groups) >= least
     assert np.array_equal(event.distance, appearance_distance(signatures, sizes))
-    # Where shares count, they are in the distance.
+    # Where shares count and differ, they are in the distance; the published rule knows no other.
     off = formed(sites, configured(prior="off"))
     assert np.array_equal(off.distance, overlap_distance(signatures, rule="guarded"))
+    published = formed(sites, configured(rule="published"))
+    assert np.array_equal(published.distance, overlap_distance(signatures, rule="published"))
 
 
 def test_a_newcomer_is_placed_as_the_groups_were_made() -> None:
