@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from server.clustering.angles import principal_angles, subspace_distance
 from server.clustering.appearance import appearance_distance
-from server.clustering.chance import Chance, chance_of
+from server.clustering.chance import Chance, chance_of, chance_of_last
 from server.clustering.cosine import bipartition, cosine_distance, cosine_similarity, gram
 from server.clustering.difference import GroupDifference, group_differences
 from server.clustering.directions import (
@@ -45,6 +45,7 @@ __all__ = [
     "appearance_distance",
     "bipartition",
     "chance_of",
+    "chance_of_last",
     "cosine_distance",
     "cosine_similarity",
     "decomposed_cosines",

@@ -17,6 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import gammaincc
 
 from common.signature import Signature
+from server.clustering import class_means
 from server.clustering.class_means import chance_of_means
 
 # Each of the two tests is to find a difference that is not there in about so many of all federations. At 0.015 both
@@ -85,13 +86,40 @@ def chance_of(
 
     `withheld` int64[N]: what each has besides, of classes that it does not name. `shares_count` as in `Chance`.
     """
+    counts, table = _counted(signatures, sizes, withheld)
+    return Chance(chance_of_shares(table), chance_of_means(signatures, counts), shares_count, parts(table))
+
+
+def chance_of_last(
+    signatures: Sequence[Signature],
+    sizes: Sequence[int],
+    withheld: NDArray[np.int64] | None = None,
+    *,
+    shares_count: bool = True,
+) -> float:
+    """How often the last site would differ as much from all others together if it drew from their data: a p-value.
+
+    By class means, and if they count by class shares; 0 if it has no class of theirs. Parameters as in `chance_of`.
+    """
+    counts, table = _counted(signatures, sizes, withheld)
+    both = np.stack([table[:-1].sum(axis=0), table[-1]])
+    if parts(both) > 1:
+        return 0.0
+    means = class_means.chance_of_last(signatures, counts)
+    return min(1.0, 2 * min(means, chance_of_shares(both))) if shares_count else means
+
+
+def _counted(
+    signatures: Sequence[Signature], sizes: Sequence[int], withheld: NDArray[np.int64] | None
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Samples of each signature's classes, and the table float64[N, C] of all, with those that are withheld."""
     counts = [np.rint(signature.shares * size) for signature, size in zip(signatures, sizes, strict=True)]
     table = np.zeros((len(signatures), max(int(signature.classes[-1]) for signature in signatures) + 1))
     for row, signature, own in zip(table, signatures, counts, strict=True):
         row[signature.classes] = own
     if withheld is not None and withheld.any():
         table = with_withheld(table, withheld)
-    return Chance(chance_of_shares(table), chance_of_means(signatures, counts), shares_count, parts(table))
+    return counts, table
 
 
 def parts(table: NDArray[np.float64]) -> int:

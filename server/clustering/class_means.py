@@ -17,7 +17,7 @@ give the degrees of freedom of an F distribution (Satterthwaite 1946).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -133,6 +133,18 @@ def chance_of_means(signatures: Sequence[Signature], counts: Sequence[Vector]) -
     difference that is not there more often than either, but less often than twice (`docs/grouping.md` has how often).
     1 where nothing can be said: no class is at two sites and has two samples at one of them.
     """
+    return _tested(signatures, counts, lambda classes, scatter: _all_tests(classes, scatter, len(signatures)))
+
+
+def chance_of_last(signatures: Sequence[Signature], counts: Sequence[Vector]) -> float:
+    """The same of the last site against all others together; the others may differ from each other."""
+    last = len(signatures) - 1
+    return _tested(signatures, counts, lambda classes, scatter: _alone(classes, scatter, last))
+
+
+def _tested(
+    signatures: Sequence[Signature], counts: Sequence[Vector], test: Callable[[Sequence[_Class], Scatter], float]
+) -> float:
     # The bits of a product depend on the number of threads.
     with threadpool_limits(limits=1, user_api="blas"):
         classes = list(_classes(signatures, counts))
@@ -142,13 +154,20 @@ def chance_of_means(signatures: Sequence[Signature], counts: Sequence[Vector]) -
         scatter = _scatter(classes, signatures[0].dimension)
         if float(scatter.trace.sum()) <= ROUNDING * between:
             return 0.0
-        count = len(signatures)
-        found = _smaller(classes, scatter, count)
-        if 2 < count <= FEW:
-            views = [_against_others(classes, scatter, site) for site in range(count)]
-            alone = [_smaller(*view, 2) for view in views if view[1].trace.sum() > ROUNDING * between]
-            found = min(found, count * min(alone, default=1.0))
-        return min(1.0, 2 * found)
+        return min(1.0, 2 * test(classes, scatter))
+
+
+def _all_tests(classes: Sequence[_Class], scatter: Scatter, count: int) -> float:
+    found = _smaller(classes, scatter, count)
+    if 2 < count <= FEW:
+        found = min(found, count * min(_alone(classes, scatter, site) for site in range(count)))
+    return found
+
+
+def _alone(classes: Sequence[_Class], scatter: Scatter, site: int) -> float:
+    """The smaller test of a site against all others; 1 if it has no class of theirs, or none that scatters."""
+    against, known = _against_others(classes, scatter, site)
+    return _smaller(against, known, 2) if known.trace.any() else 1.0
 
 
 def _against_others(classes: Sequence[_Class], scatter: Scatter, site: int) -> tuple[list[_Class], Scatter]:

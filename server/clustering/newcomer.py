@@ -16,6 +16,8 @@ from common.signature import Signature
 
 # Of signatures, and the samples that each describes.
 Distance = Callable[[Sequence[Signature], Sequence[int]], NDArray[np.float64]]
+# Of members: how often the newcomer would differ as much from them if it drew from their data, a p-value.
+ChanceAmong = Callable[[NDArray[np.int64]], float]
 
 DRAWS = 50
 # Members that a newcomer is compared with, evenly from all groups; more would only cost time.
@@ -40,64 +42,46 @@ def find_place(
     sizes: Sequence[int],
     labels: NDArray[np.int64],
     distance: Distance,
+    chance: ChanceAmong,
     rng: np.random.Generator,
 ) -> Place:
     """Place a newcomer of `size` samples among labelled members of `sizes`; `distance` compares signatures.
 
-    It fits if it is no farther from the group than sites of its size that draw from the group's data are, or than the
-    group's own members are from each other.
+    It fits if it differs from the group no more than chance gives, or is no farther from it than its own members are
+    from each other.
     """
     chosen = _sample(labels)
     kept, groups = [members[i] for i in chosen], labels[chosen]
-    described = [sizes[i] for i in chosen]
-    trace = within_trace([*members, newcomer], [*sizes, size])
-    certain = np.full(len(newcomer.classes), np.inf)
-    redraws = [redrawn(newcomer, certain, size, trace, rng) for _ in range(DRAWS)]
-    matrix = distance([*kept, newcomer, *redraws], [*described, *[size] * (DRAWS + 1)])
-    to_groups = _means(matrix[len(kept) :, : len(kept)], groups)
+    described = [*(sizes[i] for i in chosen), size]
+    matrix = distance([*kept, newcomer], described)
+    to_groups = _means(matrix[-1:, :-1], groups)[0]
     names = np.unique(groups)
-    nearest = int(to_groups[0].argmin())
-    confidence = float((to_groups[1:].argmin(axis=1) == nearest).mean()) if len(names) > 1 else 1.0
+    nearest = int(to_groups.argmin())
     own = groups == names[nearest]
-    inside = chosen[own]
-    typical, known = pooled([members[i] for i in inside], [sizes[i] for i in inside])
-    alike = [redrawn(typical, known, size, trace, rng) for _ in range(DRAWS)]
-    # Among all, so that sites without a common class are as far apart here as there.
-    beside = distance([*kept, *alike], [*described, *[size] * DRAWS])[len(kept) :, : len(kept)][:, own].mean(axis=1)
-    reach = max(float(np.quantile(beside, 1 - LEVEL)), _widest(matrix[: len(kept), : len(kept)][np.ix_(own, own)]))
-    return Place(int(names[nearest]), confidence, bool(to_groups[0, nearest] <= reach))
+    fits = to_groups[nearest] <= _widest(matrix[:-1, :-1][np.ix_(own, own)])
+    if not fits:
+        fits = chance(np.flatnonzero(labels == names[nearest])) >= LEVEL
+    if len(names) == 1:
+        return Place(int(names[0]), 1.0, bool(fits))
+    trace = within_trace([*members, newcomer], [*sizes, size])
+    # One at a time: many near each other would change what is far for those without a common class.
+    redraws = [distance([*kept, redrawn(newcomer, size, trace, rng)], described)[-1:, :-1] for _ in range(DRAWS)]
+    confidence = float((_means(np.vstack(redraws), groups).argmin(axis=1) == nearest).mean())
+    return Place(int(names[nearest]), confidence, bool(fits))
 
 
-def redrawn(
-    source: Signature, known: NDArray[np.float64], size: int, trace: float, rng: np.random.Generator
-) -> Signature:
+def redrawn(source: Signature, size: int, trace: float, rng: np.random.Generator) -> Signature:
     """The signature of `size` samples drawn from what `source` describes.
 
-    Its own class means are known from `known` samples, infinitely many if they are the truth: they are off by chance,
-    too. `trace` is that of the covariance within classes.
+    `trace` is that of the covariance within classes.
     """
     counts = rng.multinomial(size, source.shares / source.shares.sum())
     present = np.flatnonzero(counts)
-    spread = np.sqrt(trace * (1 / counts[present] + 1 / known[present]) / source.dimension)
+    spread = np.sqrt(trace / counts[present] / source.dimension)
     noise = spread[:, None] * rng.normal(size=(len(present), source.dimension))
     prototypes = (source.prototypes[present] + noise).astype(np.float32)
     scatter = trace * (1 - 1 / counts[present])
     return Signature(source.classes[present], prototypes, counts[present] / size, scatter)
-
-
-def pooled(signatures: Sequence[Signature], sizes: Sequence[int]) -> tuple[Signature, NDArray[np.float64]]:
-    """What a group's members have in common, and from how many samples the mean of each class is known."""
-    width = max(int(signature.classes[-1]) for signature in signatures) + 1
-    shares, samples = np.zeros(width), np.zeros(width)
-    sums = np.zeros((width, signatures[0].dimension))
-    for signature, size in zip(signatures, sizes, strict=True):
-        own = signature.shares * size
-        shares[signature.classes] += signature.shares / len(signatures)
-        samples[signature.classes] += own
-        sums[signature.classes] += own[:, None] * signature.prototypes
-    present = np.flatnonzero(samples)
-    means = (sums[present] / samples[present, None]).astype(np.float32)
-    return Signature(present, means, shares[present] / shares.sum()), samples[present]
 
 
 def within_trace(signatures: Sequence[Signature], sizes: Sequence[int]) -> float:

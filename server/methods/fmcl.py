@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from common.config import ClusterSettings, Config
 from common.randomness import generator
 from common.signature import Signature
-from server.clustering import Chance, appearance_distance, chance_of, find_place, overlap_distance
+from server.clustering import Chance, appearance_distance, chance_of, chance_of_last, find_place, overlap_distance
 from server.methods.method import Described, Method
 from server.methods.partition import Agglomerative
 from server.methods.training import Placement
@@ -36,23 +36,30 @@ def _appearance(sites: Sequence[Described], config: Config) -> NDArray[np.float6
 
 
 def _chance(sites: Sequence[Described], config: Config) -> Chance:
-    return chance_of(
-        [site.fingerprint for site in sites],
-        [site.card.named_samples for site in sites],
-        np.array([site.card.withheld for site in sites], np.int64),
-        shares_count=config.train.prior == "off",
-    )
+    return chance_of(*_samples(sites), shares_count=config.train.prior == "off")
+
+
+def _samples(sites: Sequence[Described]) -> tuple[list[Signature], list[int], NDArray[np.int64]]:
+    """What sites say, the samples that this describes, and those that they withhold."""
+    withheld = np.array([site.card.withheld for site in sites], np.int64)
+    return [site.fingerprint for site in sites], [site.card.named_samples for site in sites], withheld
 
 
 def _place(members: Sequence[Described], labels: NDArray[np.int64], newcomer: Described, config: Config) -> Placement:
-    by_appearance = METHOD.grouped_by(_chance(members, config), config) is _appearance
+    by_looks = METHOD.grouped_by(_chance(members, config), config) is _appearance
+    signatures, sizes, _ = _samples(members)
+
+    def chance(among: NDArray[np.int64]) -> float:
+        return chance_of_last(*_samples([*(members[i] for i in among), newcomer]), shares_count=not by_looks)
+
     found = find_place(
         newcomer.fingerprint,
         newcomer.card.named_samples,
-        [member.fingerprint for member in members],
-        [member.card.named_samples for member in members],
+        signatures,
+        sizes,
         labels,
-        appearance_distance if by_appearance else lambda signatures, _: _between(signatures, config.cluster),
+        appearance_distance if by_looks else lambda signatures, _: _between(signatures, config.cluster),
+        chance,
         generator(config.seed, "newcomer", newcomer.card.name),
     )
     return Placement(found.group, found.confidence, found.fits)
