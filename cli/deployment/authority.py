@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cli.deployment.address import is_ip
 from common.config import SettingsError
+from common.foreign import Unusable, named_faults, read_bytes
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 730
@@ -101,10 +102,15 @@ def hosts_of(certificate: x509.Certificate) -> set[str]:
 def read_certificate(path: Path) -> x509.Certificate:
     """Read a PEM file."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        content = read_bytes(path)
+        with named_faults():
+            certificate = x509.load_pem_x509_certificate(content)
+            # Each part is parsed when it is asked for, and may be damaged for itself.
+            _ = certificate.extensions, certificate.subject, certificate.issuer, certificate.public_key()
+            return certificate
     except OSError as error:
         raise SettingsError(f"cannot read the certificate {path}: {error.strerror}") from None
-    except ValueError:
+    except Unusable:
         raise SettingsError(f"{path} is not a certificate in PEM form") from None
 
 
@@ -138,15 +144,16 @@ def read_private_key(path: Path) -> PrivateKey:
     """Read a private key in PEM or OpenSSH form that nobody else on this machine can read."""
     try:
         mode = path.stat().st_mode
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise SettingsError(f"cannot read the private key {path}: {error.strerror}") from None
     if mode & 0o077:
         raise SettingsError(f"the private key {path} can be read by others: run `chmod 600 {path}`")
     load = serialization.load_ssh_private_key if b"OPENSSH" in content[:64] else serialization.load_pem_private_key
     try:
-        key = load(content, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+        with named_faults():
+            key = load(content, None)
+    except Unusable:
         key = None
     if not isinstance(key, PrivateKey):
         raise SettingsError(f"{path} is not a private key of an elliptic curve without a password")
@@ -156,10 +163,12 @@ def read_private_key(path: Path) -> PrivateKey:
 def read_public_key(path: Path) -> PublicKey:
     """Read a site's public key in OpenSSH form."""
     try:
-        key = serialization.load_ssh_public_key(path.read_bytes())
+        content = read_bytes(path)
+        with named_faults():
+            key = serialization.load_ssh_public_key(content)
     except OSError as error:
         raise SettingsError(f"cannot read the public key {path}: {error.strerror}") from None
-    except (ValueError, UnsupportedAlgorithm):
+    except Unusable:
         key = None
     if not isinstance(key, PublicKey):
         raise SettingsError(

@@ -16,6 +16,7 @@ from client.data.samples import TEST, TRAIN, UNSPECIFIED, ArraySamples, Fault
 from common.config import SettingsError
 from common.foreign import Unusable, read_archive
 
+_MOST_CLASSES = 10_000
 _PARTS = {"": UNSPECIFIED, "_train": TRAIN, "_test": TEST}
 
 
@@ -102,7 +103,10 @@ def npz_classes(path: Path) -> tuple[str, ...]:
     labels = _labels(_load(path), path)
     if labels.dtype.kind == "U":
         return tuple(sorted(set(labels.tolist())))
-    return tuple(str(label) for label in range(int(labels.max()) + 1 if len(labels) else 0))
+    largest = int(labels.max()) if len(labels) else -1
+    if largest >= _MOST_CLASSES:
+        raise SettingsError(f"{path}: label {largest} is no class index; at most {_MOST_CLASSES} classes are read")
+    return tuple(str(label) for label in range(largest + 1))
 
 
 def npz_says_sites(path: Path) -> bool:
