@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from client.pretrained import Asker, create, first_line, from_file, from_hub, packaged, version, weights_digest
 from common.config import EncoderSettings, SettingsError
 from common.encoders import PACKAGED, PIXEL_SIDE, PIXELS
+from common.randomness import generator
 
 # Vectorised CPU kernels round the rows of a last, incomplete block differently. In batches of a multiple of this the
 # embedding of an image is the same bits whatever it is batched with, so results do not depend on what a cache held.
@@ -141,17 +143,26 @@ def load_encoder(settings: EncoderSettings, seed: int) -> Encoder:
         settings.image_size,
         settings.precision,
         seed if settings.name.startswith("random:") else 0,
+        settings.dimensions,
     )
 
 
 # One, because foundation models are large and a run uses one.
 @lru_cache(maxsize=1)
-def _load(name: str, weights: str, _weights_version: tuple[int, int], size: int, precision: str, seed: int) -> Encoder:
+def _load(
+    name: str,
+    weights: str,
+    _weights_version: tuple[int, int],
+    size: int,
+    precision: str,
+    seed: int,
+    dimensions: int,
+) -> Encoder:
     kind, _, architecture = name.partition(":")
     if name == PIXELS:
-        return Encoder(
-            name, nn.Flatten(), size=size or PIXEL_SIDE, mean=(0.0,) * 3, std=(1.0,) * 3, precision="float32"
-        )
+        size = size or PIXEL_SIDE
+        flat = _projected(name, nn.Flatten(), size, dimensions)
+        return Encoder(name, flat, size=size, mean=(0.0,) * 3, std=(1.0,) * 3, precision="float32")
     if name == PACKAGED:
         model = packaged(_ASKER)
     elif kind == "random":
@@ -165,7 +176,19 @@ def _load(name: str, weights: str, _weights_version: tuple[int, int], size: int,
     mean, std = ((0.5,) * 3, (0.5,) * 3) if name == PACKAGED else (made_for["mean"], made_for["std"])
     size = size or int(made_for["input_size"][-1])
     _resize(name, model, size)
+    model = _projected(name, model, size, dimensions)
     return Encoder(name, model, size=size, mean=mean, std=std, precision=precision)
+
+
+def _projected(name: str, model: nn.Module, size: int, dimensions: int) -> nn.Module:
+    """The network with a Gaussian projection behind it, which keeps lengths and angles on average; 0: without."""
+    if not dimensions:
+        return model
+    width = _probe(name, model, size)
+    lots = generator(0, f"projection of {width} to {dimensions}").standard_normal((dimensions, width))
+    behind = nn.Linear(width, dimensions, bias=False)
+    behind.weight = nn.Parameter(torch.from_numpy((lots / math.sqrt(dimensions)).astype(np.float32)), False)
+    return nn.Sequential(model, behind)
 
 
 def _resize(name: str, model: nn.Module, size: int) -> None:

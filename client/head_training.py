@@ -59,7 +59,7 @@ def descend(
 
     `velocity` belongs to the training and is carried from epoch to epoch; it is empty before the first step.
     """
-    total = 0.0
+    total, parameters = 0.0, parameters_of(layers)
     for batch in epoch:
         rows = np.arange(len(batch))
         targets = labels[batch]
@@ -74,8 +74,32 @@ def descend(
         error /= sums
         error[rows, targets] -= 1
         error /= np.float32(len(batch))
-        _step(layers, _gradients(layers, activations, error), descent, velocity)
+        take_step(parameters, _gradients(layers, activations, error), descent, velocity)
     return total
+
+
+def clipped_gradients(
+    layers: Sequence[Layer], inputs: Floats, labels: NDArray[np.int64], log_prior: Floats | None, clip: float
+) -> list[Floats]:
+    """The sum over the samples of min(1, clip / |g|) g, g being a sample's own gradient by all weights and biases.
+
+    Nobody's gradient is ever formed: that of a layer is the outer product of the error behind it and what it reads, so
+    that its length is the product of their lengths (Goodfellow 2015), and a sample whose error is scaled is scaled.
+    """
+    rows = np.arange(len(inputs))
+    activations = _forward(layers, inputs)
+    logits = activations[-1] if log_prior is None else activations[-1] + log_prior
+    error = np.exp(logits - logits.max(axis=1, keepdims=True))
+    error /= error.sum(axis=1, keepdims=True)
+    error[rows, labels] -= 1
+    squares, behind = np.zeros(len(inputs)), error
+    for place in range(len(layers) - 1, -1, -1):
+        read = np.einsum("ni,ni->n", activations[place], activations[place], dtype=np.float64) + 1
+        squares += np.einsum("no,no->n", behind, behind, dtype=np.float64) * read
+        if place:
+            behind = (behind @ layers[place].weight) * (activations[place] > 0)
+    factor = np.minimum(1.0, clip / np.maximum(np.sqrt(squares), 1e-300))
+    return _gradients(layers, activations, error * factor[:, None].astype(np.float32))
 
 
 def _forward(layers: Sequence[Layer], inputs: Floats) -> list[Floats]:
@@ -97,8 +121,13 @@ def _gradients(layers: Sequence[Layer], activations: Sequence[Floats], error: Fl
     return gradients
 
 
-def _step(layers: Sequence[Layer], gradients: list[Floats], descent: Descent, velocity: list[Floats]) -> None:
-    parameters = [array for layer in layers for array in (layer.weight, layer.bias)]
+def parameters_of(layers: Sequence[Layer]) -> list[Floats]:
+    """Weight and bias of each layer in turn, as gradients come."""
+    return [array for layer in layers for array in (layer.weight, layer.bias)]
+
+
+def take_step(parameters: Sequence[Floats], gradients: list[Floats], descent: Descent, velocity: list[Floats]) -> None:
+    """Change the parameters in place by one step; the gradients are used up."""
     rate, momentum, decay = map(np.float32, (descent.rate, descent.momentum, descent.weight_decay))
     if not velocity and momentum:
         velocity += [np.zeros_like(parameter) for parameter in parameters]

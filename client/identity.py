@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 from client.policy.policy import OPEN, Policy
 
+_NO_LEAST = {"class_samples": 1, "train_samples": 1, "test_samples": 0}
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -106,7 +108,9 @@ def _policy(node_config: Mapping[str, object], *, simulated: bool) -> Policy:
         return OPEN
     text = str(node_config.get("policy", ""))
     # What is none raises: limits that cannot be read must not be passed over.
-    return Policy.model_validate_json(text) if text else Policy()
+    policy = Policy.model_validate_json(text) if text else Policy()
+    # Where all has noise nobody is hidden by a crowd, and a refusal for want of samples would be exact.
+    return policy.model_copy(update=_NO_LEAST) if policy.privacy.is_on else policy
 
 
 def _path(value: object) -> Path | None:

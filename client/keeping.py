@@ -10,6 +10,7 @@ from client.identity import Identity
 from common.config import SiteSettings
 from common.kept_model import ModelCard, describe, save_model
 from common.metrics import Metrics
+from common.site_card import Spending
 from common.state import State
 
 MODEL, CARD = "model.safetensors", "model.json"
@@ -31,6 +32,7 @@ def site_card(
     blend: float | None = None,
     note: str = "",
     weights_digest: str = "",
+    spending: Spending | None = None,
 ) -> ModelCard:
     """The card of a model that the site keeps; `metrics` are those of its own test split, `shares` its classes'."""
     about = {
@@ -44,6 +46,8 @@ def site_card(
         "blend": blend,
         "note": note,
         "weights_digest": weights_digest,
+        "epsilon": spending and spending.spent,
+        "delta": spending and spending.delta,
     }
     return describe(settings, classes, group, round_number, metrics).model_copy(update=about)
 

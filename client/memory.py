@@ -48,6 +48,11 @@ class Memory:
         self._folder = folder
         self._about = {"run": run, "rule": rule}
 
+    @property
+    def folder(self) -> Path:
+        """Where the versions are."""
+        return self._folder
+
     def recall(self, accepted: int) -> State | None:
         """Return the version of the round `accepted`; None: it is not there, or cannot be read."""
         path = self._path(accepted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import nn
 
 from client.data import SiteData, load_site
 from client.data.samples import TableSamples
+from client.discretion import Discretion
 from client.embeddings import embeddings
 from client.encoder import Encoder, EncoderError, load_encoder
 from client.identity import Identity, cache_folder
@@ -23,6 +24,7 @@ from client.methods import SiteMethod, Visit, site_method
 from client.networks import frozen_digest, network_of
 from client.policy.policy import Policy
 from client.policy.rules import Declined
+from client.privacy.private import discretion_of
 from client.training import TEST_BATCH, default_device, evaluate
 from common import wire
 from common.classes import agreed_classes
@@ -65,6 +67,11 @@ class Request:
         """What the site remembers of the run."""
         return open_memory(self.identity, self.task)
 
+    @cached_property
+    def discretion(self) -> Discretion:
+        """How the site says what it knows of its data."""
+        return discretion_of(self.identity, self.task, self.site, self.embedded)
+
     def in_round(self, round_number: int) -> Request:
         """The same request to the site as its data are in another round."""
         return replace(self, site=data_of(self.identity, self.task, round_number))
@@ -97,7 +104,7 @@ class Request:
                 "restore the file"
             )
         # The network is the process's; the shares are the site's, as it is now.
-        set_prior(network, class_shares(self.site.class_counts) if self.settings.train.prior == "site" else None)
+        set_prior(network, class_shares(self.discretion.expected()) if self.settings.train.prior == "site" else None)
         received = wire.unpack_model(self.content) if with_model else {}
         if with_model and set(received) != set(travelling):
             missing = ", ".join(sorted(set(travelling) - set(received))[:5])
@@ -123,6 +130,7 @@ class Request:
             device=default_device(),
             embedded=self.embedded,
             class_samples=self.identity.policy.class_samples,
+            training=self.discretion.training(),
         )
 
     def encoder(self) -> Encoder:

@@ -25,6 +25,8 @@ from common.state import State
 # (model, inputs, labels int64[n]) -> scalar loss, a mean over the batch.
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
+Inputs = NDArray[np.uint8] | NDArray[np.float32]
+
 # Fetches the inputs and labels of a batch, on the device.
 Batch = Callable[[], tuple[Tensor, Tensor]]
 
@@ -141,7 +143,7 @@ def deal(
     if len(labels) == 0 or len(inputs) != len(labels):
         raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels cannot be trained on")
     # As uint8 a site's images fit the device where floats would not, and a batch is converted in next to no time.
-    values, targets = _tensor(inputs).to(device), _tensor(labels).to(device)
+    values, targets = tensor(inputs).to(device), tensor(labels).to(device)
 
     def fetch(batch: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         chosen = torch.from_numpy(batch).to(device)
@@ -161,7 +163,7 @@ def _train_head(
     round_number: int,
     seed: int,
 ) -> TrainingResult:
-    layers, rows, prior = _in_numpy(model, embeddings)
+    layers, rows, prior = in_numpy(model, embeddings)
     descent = Descent(rate, settings.momentum, settings.weight_decay)
     velocity: list[NDArray[np.float32]] = []
     steps, mean = 0, math.nan
@@ -176,7 +178,7 @@ def _train_head(
     return TrainingResult(len(labels), mean, steps)
 
 
-def _in_numpy(model: Head, embeddings: NDArray[Any]) -> tuple[list[Layer], NDArray[Any], NDArray[Any] | None]:
+def in_numpy(model: Head, embeddings: NDArray[Any]) -> tuple[list[Layer], NDArray[Any], NDArray[Any] | None]:
     """The head's layers, which share its memory, its inputs as they pass its centre, and the log of the shares."""
     if model.head.weight.device.type != "cpu":
         model.cpu()
@@ -191,6 +193,17 @@ def measure(model: nn.Module, inputs: NDArray[np.uint8] | NDArray[np.float32]) -
     if isinstance(model, Head):
         centre = torch.from_numpy(inputs.mean(axis=0, dtype=np.float64))
         model.centred.running_mean.copy_(centre)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network learns from a site's samples, `train`, and what it measures of them, `measure`.
+
+    A site with a privacy budget has others in their place, which take the same.
+    """
+
+    train: Callable[..., TrainingResult] = train
+    measure: Callable[[nn.Module, Inputs], None] = measure
 
 
 def _check_loss(mean: float, epoch: int, round_number: int, rate: float) -> None:
@@ -223,7 +236,7 @@ def evaluate(
 ) -> EvaluationStatistics:
     """Return the statistics of the model on images or rows, as `train` takes them, and labels int64[n]; n may be 0."""
     scores = log_probabilities(model, inputs, classes=classes, batch_size=batch_size, device=device)
-    losses = functional.nll_loss(scores, _tensor(labels), reduction="none")
+    losses = functional.nll_loss(scores, tensor(labels), reduction="none")
     return from_logits(scores.numpy(), labels, losses.numpy())
 
 
@@ -238,13 +251,13 @@ def log_probabilities(
     """Return the model's scores of images or rows as float64[n, classes] on the CPU; n may be 0."""
     logits = torch.empty((len(inputs), classes), dtype=torch.float64)
     if isinstance(model, Head):
-        layers, rows, prior = _in_numpy(model, inputs)
+        layers, rows, prior = in_numpy(model, inputs)
         found = scores(layers, rows)
         logits.copy_(torch.from_numpy(found if prior is None else found + prior))
         return _log_softmax(logits)
     _to_device(model, device)
     model.eval()
-    values = _tensor(inputs)
+    values = tensor(inputs)
     # Entered only now: parameters moved to a device in inference mode could not be trained any more.
     with torch.inference_mode():
         for start in range(0, len(inputs), batch_size):
@@ -267,7 +280,7 @@ def features(
     assert isinstance(model, Network)
     _to_device(model, device)
     model.eval()
-    values = _tensor(inputs)
+    values = tensor(inputs)
     # No inference mode: what it gives could not be trained on.
     with torch.no_grad():
         parts = [
@@ -291,7 +304,7 @@ def gradient(
     named = dict(model.named_parameters())
     parameters = list(named.values())
     total = [torch.zeros_like(parameter) for parameter in parameters]
-    values, targets = _tensor(inputs), _tensor(labels)
+    values, targets = tensor(inputs), tensor(labels)
     for start in range(0, len(labels), TEST_BATCH):
         part = slice(start, start + TEST_BATCH)
         scores = model(normalise(values[part].to(device)))
@@ -348,7 +361,8 @@ def batches(count: int, batch_size: int, rng: np.random.Generator) -> list[NDArr
     return np.split(order, ends)
 
 
-def _tensor(array: NDArray[np.generic]) -> Tensor:
+def tensor(array: NDArray[np.generic]) -> Tensor:
+    """The same numbers for torch."""
     # torch has no read-only tensors and warns about arrays that are, such as memory-mapped files.
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from common.drift import DriftEvent, InvalidScenario, Scenario, check_scenario, read_scenario, write_scenario
 from common.foreign import Unusable, parse_toml, read_toml
 from common.methods import AGREEMENTS
+from common.privacy import PrivacySettings
 from common.section import Section
 from common.table import InvalidTable, Table, check_table, read_table, write_table
 
@@ -106,6 +107,13 @@ class EncoderSettings(Section):
         0, ge=0, le=1024, description="side in pixels the encoder sees; 0: the size it was made for"
     )
     batch_size: int = Field(32, ge=1, le=4096, description="images embedded at once")
+    dimensions: int = Field(
+        0,
+        ge=0,
+        le=65_536,
+        description="length of an embedding after a random projection, the same everywhere; fewer numbers need less "
+        "noise; 0: as the encoder gives it",
+    )
     precision: Literal["auto", "float32"] = Field("auto", description="auto: mixed precision on CUDA, float32 on CPU")
 
 
@@ -131,7 +139,9 @@ class ClusterSettings(Section):
 
 
 # Names of networks. Of timm's none is a path: a server names nothing on a site's disk.
-NETWORK = r"^(resnet9|resnet18|lenet5|mlp|head|head-mlp|timm:(hf-hub:[\w.\-]+/)?[\w.\-@]+|python:[\w.]+:\w+)$"
+NETWORK = (
+    r"^(resnet9(-gn)?|resnet18(-gn)?|lenet5|mlp|head|head-mlp|timm:(hf-hub:[\w.\-]+/)?[\w.\-@]+|python:[\w.]+:\w+)$"
+)
 
 
 class TrainSettings(Section):
@@ -140,8 +150,9 @@ class TrainSettings(Section):
     model: str = Field(
         "resnet9",
         pattern=NETWORK,
-        description="resnet9, resnet18, lenet5, mlp: from scratch; head, head-mlp: one or two layers on the frozen "
-        "encoder; timm:<name>: a pretrained backbone; python:<package.module>:<factory>: your own",
+        description="resnet9, resnet18, lenet5, mlp: from scratch (resnet9-gn, resnet18-gn: with group norm); head, "
+        "head-mlp: one or two layers on the frozen encoder; timm:<name>: a pretrained backbone; "
+        "python:<package.module>:<factory>: your own",
     )
     weights: str = Field(
         "",
@@ -271,6 +282,7 @@ class SiteSettings(Section):
     encoder: EncoderSettings = EncoderSettings()
     train: TrainSettings = TrainSettings()
     methods: MethodSettings = MethodSettings()
+    privacy: PrivacySettings = PrivacySettings()
     personalise: Literal["none", "finetune", "select", "blend"] = Field(
         "none",
         description="last step at a site: finetune the group's model; select: it, that, or one trained alone; blend: "
@@ -343,6 +355,8 @@ class Config(SiteSettings):
         if self.data.source == "torchvision" and not self.data.name:
             raise ValueError(f"data.name must be one of {', '.join(_allowed_names())} when data.source = 'torchvision'")
         self._check_backbone()
+        if self.encoder.dimensions and self.encoder.name == "columns":
+            raise ValueError("encoder.dimensions is for images: encoder.name = 'columns' reads a table as it is")
         if self.encoder.weights and not self.encoder.name.startswith("timm:"):
             raise ValueError(
                 f"encoder.weights = {self.encoder.weights!r} goes with encoder.name = 'timm:<model>', "

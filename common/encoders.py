@@ -24,6 +24,8 @@ def embedding_width(settings: EncoderSettings, data: DataSettings) -> int:
         if data.table is None:
             raise SettingsError("encoder.name = 'columns' reads a table: set data.source = 'table' and data.table")
         return data.table.width
+    if settings.dimensions:
+        return settings.dimensions
     if settings.name == PIXELS:
         return 3 * (settings.image_size or PIXEL_SIDE) ** 2
     return _PACKAGED_WIDTH if settings.name == PACKAGED else _width(settings.name.partition(":")[2])

@@ -101,6 +101,10 @@ class ModelCard(Section):
         (), description="at a site: its own training samples of each class, in the order of classes"
     )
     test: TestResult | None = Field(None, description="on the site's own test split; for the coordinator all members'")
+    epsilon: float | None = Field(
+        None, ge=0, description="what the site's privacy budget had come to when it received this; null: it has none"
+    )
+    delta: float | None = Field(None, gt=0, lt=1, description="at which delta")
     note: str = Field("", description="what to know before using it or passing it on")
 
     @model_validator(mode="after")

@@ -32,6 +32,11 @@ MLP_LENGTH = 128.0
 _HEAD_WIDTH = 128
 
 
+# How the names of networks end that have group norm in the place of batch norm, so that a sample is read by itself.
+GROUP_NORM = "-gn"
+_CHANNELS_OF_A_GROUP = 32
+
+
 class InvalidState(ValueError):
     """Arrays that are not a state of the model; the message says why."""
 
@@ -67,6 +72,8 @@ def build(
             if features is not None
             else _ARCHITECTURES[name](channels, image_size, classes)
         )
+        if name.endswith(GROUP_NORM):
+            _by_groups(model)
     model.to_empty(device="cpu")
     if seed is not None:
         _initialise(model, generator(seed, "initial weights"))
@@ -331,9 +338,20 @@ def _conv_norm(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequentia
     return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
 
 
+def _by_groups(model: nn.Module) -> None:
+    """Put group norm in the place of every batch norm (Wu and He 2018)."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.BatchNorm2d):
+            groups = max(1, module.num_features // _CHANNELS_OF_A_GROUP)
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, nn.GroupNorm(groups, module.num_features))
+
+
 _ARCHITECTURES: dict[str, Callable[[int, int, int], Network]] = {
     "resnet9": _resnet9,
     "resnet18": _resnet18,
+    f"resnet9{GROUP_NORM}": _resnet9,
+    f"resnet18{GROUP_NORM}": _resnet18,
     "lenet5": _lenet5,
     "mlp": lambda channels, image_size, classes: _mlp(channels * image_size**2, classes),
 }
@@ -360,9 +378,9 @@ def _initialise(model: Network, rng: np.random.Generator) -> None:
         nn.init.zeros_(model.head.weight)
         nn.init.zeros_(model.head.bias)
         return
-    normalised = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    normalised = any(isinstance(module, nn.BatchNorm2d | nn.GroupNorm) for module in model.modules())
     for name, module in model.named_modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d | nn.GroupNorm):
             module.reset_parameters()
         elif isinstance(module, nn.Conv2d | nn.Linear):
             gain = 1 if normalised or name == "head" else 6

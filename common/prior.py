@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def class_shares(counts: NDArray[np.integer]) -> NDArray[np.float64]:
-    """π_c = (n_c + ½) / (n + ½ C) from training samples per class, int[C]; a class never seen stays possible."""
+def class_shares(counts: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:
+    """π_c = (n_c + ½) / (n + ½ C) from training samples per class, [C]; a class never seen stays possible."""
     shares: NDArray[np.float64] = (counts + 0.5) / (counts.sum() + 0.5 * len(counts))
     return shares

@@ -7,12 +7,21 @@ from typing import ClassVar
 
 
 @dataclass(frozen=True)
+class Spending:
+    """What a site has spent of its privacy budget, (ε, δ), on all that it ever told of its data."""
+
+    budget: float
+    delta: float
+    spent: float
+
+
+@dataclass(frozen=True)
 class SiteCard:
     """Site → server, with its first answer: who it is, how much data it has, whether it wants to keep a model.
 
     `weights` is the digest of what its network does not learn, if that is pretrained: hexadecimal, the same everywhere.
     `withheld` counts the training samples of classes that are too small for the site to name; `class_counts` has 0 for
-    those.
+    those. `spending`: of its privacy budget, when it introduced itself; None: it has none, and its numbers are exact.
     """
 
     name: str
@@ -24,6 +33,7 @@ class SiteCard:
     keeps: bool = False
     weights: str = ""
     withheld: int = 0
+    spending: Spending | None = None
 
     @property
     def named_samples(self) -> int:

@@ -6,6 +6,7 @@ import os
 import time
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from client.policy.ledger import LedgerBroken
 from client.policy.question import METHOD, TRAIN, Question
 from client.policy.rules import Declined, check
 from client.policy.words import in_words
+from client.privacy.budget import spent_of
 from client.request import large_enough, read_by
 from client.secure.credentials import NoCredentials, credentials_of
 from client.training import default_device, train
@@ -60,7 +62,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     for line in _describe_data(site, identity, assumed=config_path is None):
         print(line)
     if identity.data_path is not None:
-        for line in in_words(identity.policy, identity.networks):
+        for line in (*in_words(identity.policy, identity.networks), *_spent(identity)):
             print(line)
     device = default_device()
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else f", {torch.cuda.get_device_name()}"
@@ -98,6 +100,15 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     for problem in problems:
         print(f"PROBLEM: {problem}")
     return 1 if problems else 0
+
+
+def _spent(identity: Identity) -> Iterator[str]:
+    """How much of a privacy budget is spent, if there is one."""
+    privacy = identity.policy.privacy
+    if privacy.is_on:
+        with suppress(LedgerBroken):
+            spent = spent_of(ledger_of(identity).entries(), privacy.delta)
+            yield f"privacy budget: epsilon = {spent:.3g} of {privacy.epsilon:g} is spent"
 
 
 def _declined(identity: Identity, config_path: Path | None) -> list[str]:

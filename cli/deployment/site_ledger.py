@@ -12,6 +12,7 @@ from cli.deployment.start_file import SiteFile
 from client.identity import identify
 from client.policy.gate import ledger_of
 from client.policy.ledger import Entry, Ledger, LedgerBroken
+from client.privacy.budget import spent_of
 from common.config import SettingsError
 from common.readable import megabytes
 
@@ -31,6 +32,9 @@ def show_ledger(path: Path, settings: SiteFile) -> int:
         f"{ledger.path}: {len(entries)} lines; {len(sent)} answers left, {megabytes(sum(one.bytes for one in sent))}; "
         f"{sum(entry.what == 'declined' for entry in entries)} questions declined; all lines follow on each other"
     )
+    if (privacy := settings.policy.privacy).is_on:
+        spent = spent_of(entries, privacy.delta)
+        print(f"privacy budget: epsilon = {spent:.3g} of {privacy.epsilon:g} is spent, at delta = {privacy.delta:g}")
     print(f"the last line is {head}: note it elsewhere, and you will see whether lines were cut off")
     return 0
 
@@ -79,5 +83,7 @@ def _line(entry: Entry) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at))
     about = f"{entry.kind} (round {entry.round})" if entry.kind else ""
     left = f" {entry.bytes:,} bytes, SHA-256 {entry.digest[:16]}…" if entry.what == "sent" else ""
+    if entry.what == "spent":
+        left = f" on {entry.part} samples, {entry.times} × noise {entry.sigma:.3g} at rate {entry.rate:g}"
     text = f": {entry.text}" if entry.text else ""
     return f"{at}  run {entry.run}  settings {entry.settings[:8]}  {entry.what:8} {about}{left}{text}"

@@ -123,7 +123,7 @@ def _changed(table: dict[str, Any], changes: Mapping[str, FlatValue]) -> dict[st
     changed = dict(table)
     for key, value in changes.items():
         section, dot, name = key.partition(".")
-        changed[section] = {**changed.get(section, {}), name: value} if dot else value
+        changed[section] = _changed(changed.get(section, {}), {name: value}) if dot else value
     return changed
 
 

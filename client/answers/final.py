@@ -136,6 +136,7 @@ def own_card(
         blend=blend,
         note=note,
         weights_digest=digest_of(request),
+        spending=request.discretion.spending(),
     )
 
 

@@ -46,23 +46,23 @@ def card_of(request: Request, *, by_row: bool = False) -> wire.SiteCard:
     label for each row.
     """
     site, identity = request.site, request.identity
-    least = 1 if by_row else identity.policy.class_samples
-    counts = site.told_counts(least)
+    told = request.discretion.told(1 if by_row else identity.policy.class_samples)
     named = tuple(f"{fault.name}: {fault.reason}" for fault in site.faults)
     if named:
         done = "left out or stood in for" if isinstance(site.samples, TableSamples) else "skipped"
         _log.warning("%s: %s", done, in_one_line(site.faults))
     return wire.SiteCard(
         name=site.name,
-        train_samples=len(site.train),
-        test_samples=len(site.test),
-        class_counts=tuple(int(count) for count in counts),
-        withheld=int(site.class_counts.sum() - counts.sum()),
-        fault_count=len(site.faults),
+        train_samples=int(told.counts.sum()) + told.withheld,
+        test_samples=told.tested,
+        class_counts=tuple(int(count) for count in told.counts),
+        withheld=told.withheld,
+        fault_count=told.faults,
         # Simulated sites share one data set on one machine: the first of them reports it, by name.
         faults=named if identity.is_simulated else (),
         keeps=models_folder(identity) is not None,
         weights=digest_of(request),
+        spending=request.discretion.spending(),
     )
 
 

@@ -55,7 +55,17 @@ def _trained(request: Request) -> RecordDict:
     leaves = hide(trained.state, trained.samples)
     seconds = time.perf_counter() - start
     return wire.pack_update(
-        wire.Update(leaves, trained.samples, trained.loss, seconds, trained.extras, fresh, held, deviation)
+        wire.Update(
+            leaves,
+            trained.samples,
+            trained.loss,
+            seconds,
+            trained.extras,
+            fresh,
+            held,
+            deviation,
+            request.discretion.spending(),
+        )
     )
 
 
@@ -65,7 +75,7 @@ def test_round(request: Request) -> RecordDict:
     try:
         method = request.method
         visit = request.in_round(request.task.tests).visit()
-        statistics = tested(visit.load(method.served(visit)), visit.site)
+        statistics = request.discretion.statistics(tested(visit.load(method.served(visit)), visit.site))
         common = method.common(visit)
         shared = None if common is None else int(np.trace(tested(visit.load(common), visit.site).confusion))
     except Exception as error:

@@ -27,7 +27,9 @@ SHORTEST_SECRET = 32
 def agreement(settings: SiteSettings) -> str:
     """All settings on which the anchors and what is made of them depend, as text; no path is among them."""
     collaboration = settings.of(CollaborationSettings).model_dump_json(exclude={"sample"})
-    encoder = settings.encoder.model_dump_json(exclude={"weights"}) if settings.data.input == "embedding" else ""
+    # A projection that is not there is no part of it: it was not known of when the first anchors were drawn.
+    without = {"weights"} if settings.encoder.dimensions else {"weights", "dimensions"}
+    encoder = settings.encoder.model_dump_json(exclude=without) if settings.data.input == "embedding" else ""
     return "\x1f".join((str(settings.seed), write_table(settings.data.table), collaboration, encoder))
 
 

@@ -161,8 +161,16 @@ def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0,
     """
     cache = cache_folder(identity, settings.cache)
     if identity.data_path is not None:
-        own = identity.policy.split_seed
-        return _load_own(identity.name, identity.data_path, settings, settings.seed if own is None else own, cache)
+        own, private = identity.policy.split_seed, identity.policy.privacy.is_on
+        # Under a privacy budget one sample more must not send another to the other side.
+        return _load_own(
+            identity.name,
+            identity.data_path,
+            settings,
+            settings.seed if own is None else own,
+            cache,
+            for_good=private,
+        )
     if identity.partition is None:
         # A path named by the server must never be opened on a site's disk.
         raise SettingsError(f"site {identity.name} has no data: set data-path in the node config of its SuperNode")
@@ -185,19 +193,21 @@ def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0,
 # --- a site with data of its own -------------------------------------------------------------------------------
 
 
-def _load_own(name: str, path: Path, settings: SiteSettings, seed: int, cache: Path) -> SiteData:
+def _load_own(name: str, path: Path, settings: SiteSettings, seed: int, cache: Path, *, for_good: bool) -> SiteData:
     if settings.drift:
         _say_that_drift_is_simulated_only(name)
     if settings.data.watch:
-        return _read_own(name, path, settings.data, seed, cache)[0]
-    loaded, complete = _kept_own(name, path, settings.data, seed, cache)
+        return _read_own(name, path, settings.data, seed, cache, for_good=True)[0]
+    loaded, complete = _kept_own(name, path, settings.data, seed, cache, for_good=for_good)
     if not complete:
         # What a failing disk hid may be there next time.
         _kept_own.cache_clear()
     return loaded
 
 
-def _read_own(name: str, path: Path, data: DataSettings, seed: int, cache: Path) -> tuple[SiteData, bool]:
+def _read_own(
+    name: str, path: Path, data: DataSettings, seed: int, cache: Path, *, for_good: bool
+) -> tuple[SiteData, bool]:
     """Return a site's own data, and whether all that is there could be read from the disk."""
     samples, decoded = _open(data, path, cache)
     faults = _faults(samples, decoded)
@@ -206,7 +216,7 @@ def _read_own(name: str, path: Path, data: DataSettings, seed: int, cache: Path)
         reasons = [f"{fault.name} {fault.reason}" for fault in faults] or [f"no samples found in {path}"]
         # Where a disk is not mounted there is an empty folder.
         raise NoUsableData(name, reasons, is_empty=not faults)
-    parted = _split_for_good if data.watch else _split
+    parted = _split_for_good if for_good else _split
     train, test = parted(samples, share, data.test_fraction, seed, name)
     classes, secret = agreed_classes(data), _secret(samples)
     loaded = SiteData(name, classes, samples, train, test, faults, decoded.pixels, seed, secret)

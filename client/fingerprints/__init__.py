@@ -9,7 +9,6 @@ import numpy as np
 from client.collaboration import Collaborator
 from client.fingerprints.mean import mean_feature
 from client.fingerprints.path import head_path
-from client.fingerprints.signature import signature
 from client.fingerprints.subspace import subspace
 from client.request import Request
 from client.training import default_device
@@ -25,7 +24,7 @@ from common.subspace import Subspace
 
 
 def _signature(request: Request) -> Signature:
-    return signature(request.embedded(), request.site.train_labels)
+    return request.discretion.signature()
 
 
 def _mean(request: Request) -> MeanFeature:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.data import SiteData
-from client.training import Objective, TrainingResult, deal, measure, plain, prepare, seeded, train
+from client.training import Objective, Training, TrainingResult, deal, plain, prepare, seeded
 from common import wire
 from common.config import SiteSettings
 from common.methods import Agreement
@@ -49,6 +49,8 @@ class Visit:
         Makes the embeddings of the site's training samples, float32[n, d], for a method that asks for them.
     class_samples
         Least training samples of a class that the site tells anything of.
+    training
+        How the network learns.
     """
 
     network: nn.Module
@@ -63,6 +65,7 @@ class Visit:
     device: torch.device
     embedded: Callable[[], NDArray[np.float32]] = field(default=lambda: np.empty((0, 0), np.float32))
     class_samples: int = 1
+    training: Training = field(default=Training(), repr=False)
 
     @property
     def told_counts(self) -> NDArray[np.int64]:
@@ -94,7 +97,7 @@ class Visit:
         one training from that of another in the same round.
         """
         inputs, labels = self.site.train_inputs(), self.site.train_labels
-        result = train(
+        result = self.training.train(
             self.network,
             inputs if rows is None else inputs[rows],
             labels if rows is None else labels[rows],
@@ -109,7 +112,7 @@ class Visit:
             most_steps=most_steps,
         )
         # Of the site's own samples, whatever it was trained with: the mean over the sites is that of all samples.
-        measure(self.network, inputs)
+        self.training.measure(self.network, inputs)
         return result
 
     @contextmanager
@@ -127,7 +130,7 @@ class Visit:
         prepare(self.network, train, self.device)
         for dealt in deal(inputs, labels, train, seed=self.seed(purpose), device=self.device):
             yield [partial(lambda batch: plain(self.network, *batch()), batch) for batch in dealt]
-        measure(self.network, inputs)
+        self.training.measure(self.network, inputs)
 
     def seed(self, purpose: str) -> int:
         """Of this site, round and purpose alone."""
@@ -146,7 +149,7 @@ class Visit:
     def start(self) -> State:
         """The weights that the seed gives to every method and site; what is measured is the site's own."""
         network = build_for(self.settings, self.settings.seed)
-        measure(network, self.site.train_inputs())
+        self.training.measure(network, self.site.train_inputs())
         return get_state(network)
 
     def as_trained(self, state: State) -> State:

@@ -15,7 +15,14 @@ from client.identity import Identity, cache_folder
 from client.policy.ledger import Entry, Ledger, LedgerBroken, What
 from client.policy.policy import Policy
 from client.policy.question import Question
-from client.policy.rules import Declined, LedgerUnwritable, check, check_demonstration, is_approved
+from client.policy.rules import (
+    Declined,
+    LedgerUnwritable,
+    check,
+    check_demonstration,
+    is_approved,
+    without_noise,
+)
 from client.policy.words import what_it_sends
 from common.wire import Task, size
 
@@ -41,8 +48,8 @@ class OpenGate:
     """Of a site that only a simulation knows: it answers everything and notes nothing."""
 
     def admit(self, question: Question) -> Task:
-        """As it was asked."""
-        return question.task
+        """As it was asked, unless the run has a privacy budget that does not cover it."""
+        return _covered(question)
 
     def let_out(self, question: Question, content: RecordDict) -> None:
         """Nothing is noted."""
@@ -60,7 +67,7 @@ class DemonstrationGate(OpenGate):
     def admit(self, question: Question) -> Task:
         """As it was asked, unless it names a path."""
         check_demonstration(question, has_cache=self._has_cache)
-        return question.task
+        return _covered(question)
 
 
 class PolicyGate:
@@ -158,8 +165,24 @@ class PolicyGate:
         )
 
 
+def _covered(question: Question) -> Task:
+    """The task of a simulated site, whose privacy budget is the run's."""
+    if not question.task.settings.privacy.is_on:
+        return question.task
+    for reason in without_noise(question):
+        raise Declined(reason)
+    return plainly(question.task)
+
+
+def plainly(task: Task) -> Task:
+    """The task without what a site with a privacy budget does not tell: what it holds, and whether it has changed."""
+    return replace(task, held=False, described=None)
+
+
 def as_split_here(policy: Policy, task: Task) -> Task:
     """The task with the site's own test split in the place of the run's."""
+    if policy.privacy.is_on:
+        task = plainly(task)
     if policy.test_fraction is None:
         return task
     data = task.settings.data.model_copy(update={"test_fraction": policy.test_fraction})

@@ -23,7 +23,9 @@ from common.disk import sync
 from common.foreign import parse_json
 from common.section import Section
 
-What = Literal["asked", "declined", "sent", "waiting", "approved"]
+What = Literal["asked", "declined", "sent", "waiting", "approved", "spent"]
+# Samples that train, or that are tested on.
+Part = Literal["", "train", "test"]
 START = "0" * 64
 
 
@@ -34,7 +36,8 @@ class LedgerBroken(ValueError):
 class Entry(Section):
     """One line: `settings` is the digest of the run's, `text` why a question was declined or what is waited for.
 
-    A yes is to what was shown: `rule`, `rounds` of the run, and what is asked for `beyond` training and testing.
+    A yes is to what was shown: `rule`, `rounds` of the run, and what is asked for `beyond` training and testing. Of a
+    privacy budget are spent `times` releases about the samples of a `part`, drawn at a `rate`, with noise `sigma`.
     """
 
     at: float
@@ -50,6 +53,10 @@ class Entry(Section):
     text: str = ""
     bytes: int = Field(0, ge=0)
     digest: str = ""
+    part: Part = ""
+    sigma: float = Field(0.0, ge=0)
+    rate: float = Field(1.0, ge=0, le=1)
+    times: int = Field(1, ge=0)
 
 
 class Ledger:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from common.config import Names
+from common.privacy import PrivacySettings
 from common.section import Section
 
 ANY = "any"
@@ -60,6 +61,7 @@ class Policy(Section):
         "no", description="ask: a new run waits until somebody here says `coterie site approve`"
     )
     approve_wait: float = Field(600.0, ge=0, description="seconds that a run waits for that before it is declined")
+    privacy: PrivacySettings = Field(PrivacySettings(), description="noise on all that is told, and a budget for it")
 
 
 # For a site of a simulation: a run also decides how its samples are split.

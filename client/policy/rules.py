@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from client.policy.ledger import Entry
 from client.policy.policy import Policy, allows
-from client.policy.question import METHOD, TRAIN, Question
+from client.policy.question import EVALUATE, METHOD, TRAIN, Question
 from common.collaboration import Collaboration
 from common.config import SettingsError
 from common.encoders import NO_FILE
@@ -51,7 +51,7 @@ def check_settings(policy: Policy, question: Question) -> None:
         rounds=task.rounds,
         beyond=question.beyond,
     )
-    for rule in (_encoders, _classes, _schema, _collaboration):
+    for rule in (_encoders, _classes, _schema, _collaboration, _privacy):
         for reason in rule(policy, question, [yes], 0.0):
             raise Declined(reason)
 
@@ -199,8 +199,32 @@ def _aggregation(policy: Policy, question: Question, entries: Sequence[Entry], n
         yield f"{line}, and a fingerprint {question.fingerprint!r} is the update of a layer"
 
 
+def _privacy(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    if policy.privacy.is_on:
+        yield from without_noise(question)
+
+
+def without_noise(question: Question) -> Iterator[str]:
+    """Why a question has no answer under a privacy budget: whatever is not known to be covered is not."""
+    line = "policy.privacy covers"
+    if question.kind not in _COVERED:
+        what = question.fingerprint or question.beyond or question.kind
+        yield f"{line} signatures, training and tests, and nothing that is asked for as {plain_text(what)!r}"
+    if not question.agreement.private:
+        yield f"{line} no training by the rule {plain_text(question.task.rule)!r}, which tells more than an update"
+    if question.task.settings.data.input != "own":
+        yield f"{line} no data.input = {question.task.settings.data.input!r}"
+
+
+# No data are in the answer to a model that is to be kept, nor in the keys and shares of secure sums.
+_COVERED = (
+    TRAIN, EVALUATE, "query.hello", "query.signature", "query.keep",
+    "query.keys", "query.shares", "query.sign", "query.open",
+)  # fmt: skip
+
 RULES: tuple[Rule, ...] = (
-    _methods, _fingerprints, _networks, _encoders, _classes, _schema, _collaboration, _aggregation, _limits, _epochs,
+    _methods, _fingerprints, _networks, _encoders, _classes, _schema, _collaboration, _aggregation, _privacy, _limits,
+    _epochs,
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ _SAYS = {
 
 def in_words(policy: Policy, networks: Sequence[str] = ()) -> Iterator[str]:
     """Say what a site answers and what it never will, a line each; `networks` of others are those it allows."""
+    yield from _with_noise(policy)
     hidden = LAYERS if policy.aggregation == "secure" else ()
     said = [
         f"{kind} ({meaning})"
@@ -80,10 +81,30 @@ def _keeps_back(policy: Policy, agreement: Agreement) -> bool:
     return policy.aggregation == "secure" and bool(agreement.questions)
 
 
+def _with_noise(policy: Policy) -> Iterator[str]:
+    """What a budget makes of all the rest."""
+    privacy = policy.privacy
+    if not privacy.is_on:
+        return
+    yield (
+        f"This site has a privacy budget: epsilon = {privacy.epsilon:g} at delta = {privacy.delta:g} for all that it "
+        "ever tells."
+    )
+    yield (
+        f"  it lasts for {privacy.descriptions} descriptions of the data (counts, class sums), {privacy.steps} steps "
+        f"of training and {privacy.tests} tests; after that the site answers nothing"
+    )
+    yield (
+        "  of what follows only signatures, plain training and tests are answered, all with noise; there is no least "
+        "number of samples, and no other fingerprint, rule or question"
+    )
+
+
 def what_it_sends(policy: Policy, question: Question) -> str:
     """Say what a run would get from a site."""
     task, settings = question.task, question.task.settings
-    parts = [f"its name and the counts of {_listed(question.classes)}"]
+    noise = " (all with noise, out of policy.privacy.epsilon)" if policy.privacy.is_on else ""
+    parts = [f"its name and the counts of {_listed(question.classes)}{noise}"]
     if question.fingerprint:
         parts.append(f"{_SAYS.get(question.fingerprint, question.fingerprint)} (encoder {settings.encoder.name})")
     elif question.beyond and question.rounds_before is None:

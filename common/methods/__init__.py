@@ -23,7 +23,7 @@ AGREEMENTS = _found()
 
 def agreement_on(rule: str) -> Agreement:
     """What both sides agree on for a rule; the plain one where it declares nothing."""
-    return AGREEMENTS.get(rule) or Agreement(rule)
+    return AGREEMENTS.get(rule) or Agreement(rule, private=True)
 
 
 __all__ = ["AGREEMENTS", "Agreement", "Question", "agreement_on"]

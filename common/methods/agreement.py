@@ -50,6 +50,9 @@ class Agreement:
         has none.
     tells
         What its sites tell beside their updates, in words for people; empty: nothing of their data.
+    private
+        Whether sites with a privacy budget can follow it: all that leaves them of their samples goes through plain
+        training of the network, which such a site replaces by steps with noise.
     """
 
     rule: str
@@ -63,6 +66,7 @@ class Agreement:
     embeds: bool = False
     rounds_before: Callable[[SiteSettings], int] | None = None
     tells: str = ""
+    private: bool = False
 
     def __post_init__(self) -> None:
         if not self.section:

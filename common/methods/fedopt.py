@@ -19,4 +19,4 @@ class Settings(Section):
     epsilon: float = Field(1e-3, gt=0, description="how adaptive the steps are (ε, τ in the paper)")
 
 
-AGREEMENT = Agreement("fedopt", Settings)
+AGREEMENT = Agreement("fedopt", Settings, private=True)

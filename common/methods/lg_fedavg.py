@@ -28,4 +28,4 @@ def last_layers(state: State, settings: SiteSettings) -> set[str]:
     return {name for name in state if name.rpartition(".")[0] in shared}
 
 
-AGREEMENT = Agreement("lg-fedavg", Settings, shared=last_layers, remembers=True)
+AGREEMENT = Agreement("lg-fedavg", Settings, shared=last_layers, remembers=True, private=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from flwr.app import ConfigRecord, RecordDict
 
 from common.fingerprint import KINDS, Fingerprint
-from common.site_card import SiteCard
+from common.site_card import SiteCard, Spending
 from common.site_name import RULE, is_site_name
 from common.wire.records import (
     VERSION,
@@ -24,6 +24,7 @@ from common.wire.records import (
     text,
     truth,
 )
+from common.wire.spending import pack_spending, unpack_spending
 
 _MAX_FAULTS_NAMED = 20
 _DIGEST = re.compile(r"([0-9a-f]{64})?")
@@ -36,6 +37,11 @@ class Introduction:
     card: SiteCard
     fingerprint: Fingerprint | None
     seconds: float
+
+    @property
+    def spending(self) -> Spending | None:
+        """Of the site's privacy budget."""
+        return self.card.spending
 
 
 def pack_introduction(introduction: Introduction) -> RecordDict:
@@ -55,6 +61,7 @@ def pack_introduction(introduction: Introduction) -> RecordDict:
                     "keeps": card.keeps,
                     "weights": card.weights,
                     "withheld": card.withheld,
+                    **pack_spending(card.spending),
                     "seconds": introduction.seconds,
                 }
             )
@@ -98,6 +105,7 @@ def unpack_introduction(content: RecordDict, *, classes: int, fingerprint: str |
         keeps=truth(config, "keeps"),
         weights=weights,
         withheld=count(config, "withheld") if "withheld" in config else 0,
+        spending=unpack_spending(config),
     )
     if (total := sum(card.class_counts) + card.withheld) != card.train_samples:
         raise WireError(f"class counts sum to {total}, not to {card.train_samples} training samples")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
@@ -11,6 +12,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from common.extras import Network, Rule
 from common.kept_model import Kept
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
+from common.site_card import Spending
 from common.state import Extras, State
 from common.wire.records import (
     MAX_REASON,
@@ -25,6 +27,7 @@ from common.wire.records import (
     refuse_others,
     scalars_of,
 )
+from common.wire.spending import pack_spending, unpack_spending
 from common.wire.task import add_extras, unpack_extras, unpack_model
 
 KEPT: tuple[str, ...] = get_args(Kept)
@@ -41,6 +44,7 @@ class Update:
     `fresh`: the site should have remembered something of its earlier rounds, and did not. `held`: how many samples of
     its test split, of how many, the model that it holds now names right; None: that was not asked for. `changed`: how
     many standard deviations the site's data are from what it said of them; 0: it does not say that they have changed.
+    `loss` is NaN, and `spending` says what all that it told has cost, at a site with a privacy budget.
     """
 
     state: State
@@ -51,6 +55,7 @@ class Update:
     fresh: bool = False
     held: tuple[int, int] | None = None
     changed: float = 0.0
+    spending: Spending | None = None
 
 
 @dataclass(frozen=True)
@@ -94,10 +99,11 @@ def pack_update(update: Update) -> RecordDict:
         {
             "version": VERSION,
             "samples": update.samples,
-            "loss": update.loss,
+            **({} if math.isnan(update.loss) else {"loss": update.loss}),
             "seconds": update.seconds,
             "fresh": int(update.fresh),
             "changed": update.changed,
+            **pack_spending(update.spending),
         }
     )
     if update.held is not None:
@@ -113,15 +119,17 @@ def unpack_update(content: RecordDict, *, declared: Mapping[str, Rule], network:
     check_size(content, limit_mb)
     metrics = scalars_of(content, "training", MetricRecord)
     refuse_others(content, _ROUND, extras=True)
+    spending = unpack_spending(metrics)
     return Update(
         state=unpack_model(content),
         samples=count(metrics, "samples", at_least=1),
-        loss=number(metrics, "loss", at_most=_MAX_LOSS),
+        loss=math.nan if spending and "loss" not in metrics else number(metrics, "loss", at_most=_MAX_LOSS),
         seconds=number(metrics, "seconds"),
         extras=unpack_extras(content, declared, network),
         fresh=_bit(metrics, "fresh"),
         held=_held(metrics),
         changed=number(metrics, "changed", at_most=_MOST_DEVIATIONS),
+        spending=spending,
     )
 
 

@@ -164,7 +164,9 @@ class Exchange(Generic[M, A]):
         stage, number, sent = self._sent[member.node_id]
         received = wire.size(reply.content)
         name = self._name(member, answer)
-        self._audience.tell(ReplyAccepted(stage, number, name, sent, received, answer.seconds))
+        # Cards and updates of sites with a privacy budget say what it has come to.
+        spending = getattr(answer, "spending", None)
+        self._audience.tell(ReplyAccepted(stage, number, name, sent, received, answer.seconds, spending))
         return answer
 
     def _fail(self, member: M, failure: Failure) -> None:

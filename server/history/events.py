@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from common.config import Config
 from common.metrics import Metrics, site_spread
-from common.site_card import SiteCard
+from common.site_card import SiteCard, Spending
 from common.state import State
 from server.clustering import Chance, GroupDifference, Rehearsed
 from server.migration import Evidence
@@ -64,7 +64,7 @@ class StageStarted:
 
 @dataclass(frozen=True)
 class ReplyAccepted:
-    """A site's answer arrived and passed the screening."""
+    """A site's answer arrived and passed the screening. `spending`: of its privacy budget so far, if it says so."""
 
     stage: Stage
     round_number: int
@@ -72,6 +72,7 @@ class ReplyAccepted:
     bytes_sent: int
     bytes_received: int
     seconds: float
+    spending: Spending | None = None
 
 
 @dataclass(frozen=True)

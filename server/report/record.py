@@ -17,7 +17,7 @@ from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
 from common.foreign import read_array, read_json
 from common.metrics import Metrics
-from common.site_card import SiteCard
+from common.site_card import SiteCard, Spending
 from server.clustering import Chance, GroupDifference, adjusted_rand_index
 from server.clustering.distances import checked_distance
 from server.history import run_directory
@@ -115,6 +115,7 @@ class RunRecord:
     kept: set[str] = field(default_factory=set)  # sites that have their final model on their own disk
     confusions: dict[str, Confusion] = field(default_factory=dict)  # by site, of the last round that was tested
     scores: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # histograms by group, of the same round
+    spending: dict[str, Spending] = field(default_factory=dict)  # of privacy budgets, as sites told last
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -286,6 +287,7 @@ def _take(record: RunRecord, event: Event) -> None:
             record.strangers |= set() if fits else {site}
         case ReplyAccepted():
             _add_traffic(record, event)
+            record.spending |= {event.site: event.spending} if event.spending else {}
         case RunEnded(outcome, reason):
             record.outcome, record.reason = outcome, reason
         case _:

@@ -21,6 +21,7 @@ from server.report.grouping_figures import grouping_figures
 from server.report.grouping_words import choice_of_k, doubtful, verdict
 from server.report.markup import group_chip, paragraph, table, tiles
 from server.report.palette import group_colour, group_symbol
+from server.report.privacy_section import privacy_section
 from server.report.record import Incident, RunRecord, accuracies, figures_of
 from server.report.section import MOST_ROWS, Section
 from server.report.study import Study, study
@@ -51,6 +52,8 @@ def sections(records: Sequence[RunRecord]) -> list[Section]:
         if record.scores:
             chosen.append(calibration_section(record))
         chosen.append(_moves(record))
+    if record.spending:
+        chosen.append(privacy_section(record))
     chosen += [_costs(record), _incidents(record), _settings(record)]
     return chosen
 

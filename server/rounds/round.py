@@ -12,6 +12,7 @@ from common import wire
 from common.config import Config
 from common.extras import Network
 from common.methods import Agreement
+from common.site_card import Spending
 from common.state import State
 from server.aggregation import Accumulator, Aggregation, Screen
 from server.groups import Groups
@@ -30,10 +31,12 @@ class Reply:
     """What a site answered in a round, read and taken in.
 
     `seconds` is what it cost the site; `stored`: it has the model it tested on its own disk now, for good.
+    `spending`: of its privacy budget, if it has one.
     """
 
     seconds: float
     stored: bool = False
+    spending: Spending | None = None
 
 
 class Screening:
@@ -153,7 +156,7 @@ class Round:
         }
 
         def read(member: Member, content: RecordDict) -> Reply:
-            seconds, stored = 0.0, False
+            seconds, stored, spending = 0.0, False, None
             if member.name in test:
                 try:
                     evaluation = self._take_test(member, content)
@@ -167,8 +170,8 @@ class Round:
                 update = self._take_update(member, content)
                 if update.fresh:
                     audience.tell(MemoryLost(self.round_number, member.name))
-                seconds += update.seconds
-            return Reply(seconds, stored)
+                seconds, spending = seconds + update.seconds, update.spending
+            return Reply(seconds, stored, spending)
 
         return read
 

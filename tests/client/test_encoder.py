@@ -19,7 +19,9 @@ from safetensors.torch import save_file
 from sklearn.datasets import load_sample_images
 
 from client.encoder import Encoder, EncoderError, load_encoder
-from common.config import EncoderSettings
+from common.config import DataSettings, EncoderSettings
+from common.encoders import embedding_width
+from common.randomness import generator
 
 
 def encoder(name: str = "random:test_efficientnet", seed: int = 0, **options: Any) -> Encoder:
@@ -266,3 +268,17 @@ def test_embeddings_that_are_not_finite_are_refused(tmp_path: Path, trained: dic
     save_file(trained, tmp_path / "nan.safetensors")
     with pytest.raises(EncoderError, match=r"timm:test_efficientnet.*not finite"):
         encoder("timm:test_efficientnet", weights=str(tmp_path / "nan.safetensors")).embed(pictures(2))
+
+
+def test_a_projection_is_part_of_the_encoder() -> None:
+    """Shorter embeddings, the same at every site, with lengths and angles kept on average."""
+    settings = EncoderSettings(name="random:resnet10t", image_size=32)
+    images = np.random.default_rng(0).integers(0, 256, (48, 32, 32, 3), np.uint8)
+    whole, short = (load_encoder(one, 0) for one in (settings, settings.model_copy(update={"dimensions": 256})))
+    found, full = short.embed(images), whole.embed(images)
+    assert (short.dimension, found.shape) == (256, (48, 256))
+    assert short.identity != whole.identity
+    assert embedding_width(settings.model_copy(update={"dimensions": 256}), DataSettings()) == 256
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), np.linalg.norm(full, axis=1), rtol=0.3)
+    weight = generator(0, f"projection of {full.shape[1]} to 256").standard_normal((256, full.shape[1])) / 16
+    np.testing.assert_allclose(found, full @ weight.T, rtol=1e-3, atol=1e-4 * np.abs(full).max())

@@ -112,7 +112,7 @@ def test_a_state_that_does_not_fit_changes_nothing(change: Any, message: str) ->
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="known are resnet9, resnet18, lenet5, mlp"):
+    with pytest.raises(ValueError, match="known are resnet9, resnet18, resnet9-gn, resnet18-gn, lenet5, mlp"):
         build("vgg", classes=2, seed=0)
     with pytest.raises(ValueError, match="lenet5 cannot read vectors of 4 numbers"):
         build("lenet5", classes=2, features=4, seed=0)
