@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from client.policy.ledger import LedgerBroken
+from cli.deployment.site_ledger import show_ledger
+from cli.deployment.start_file import SiteFile, read_start_file
+from client.policy.ledger import Entry, Ledger, LedgerBroken
+from client.policy.policy import Policy
+from client.policy.words import in_words
+from client.privacy.accountant import Release, epsilon
 from client.privacy.budget import spent_of
 from client.privacy.plan import plan_of
 from common import wire
@@ -130,6 +135,25 @@ def test_whatever_is_not_known_to_be_covered_is_declined(make: Make) -> None:
     assert "policy.privacy covers" in refusal(site.ask("query.method", SETTINGS, rule="rehearsal", question="train"))
     assert "policy.privacy covers" in refusal(site.ask("query.personalise", SETTINGS))
     assert all(not AGREEMENTS[rule].up and not AGREEMENTS[rule].questions for rule in covered)
+
+
+def test_people_are_told_what_the_budget_is_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = Policy.model_validate({"privacy": {"epsilon": 3.0, "steps": 7}})
+    said = list(in_words(policy))
+    assert said[0].startswith("This site has a privacy budget: epsilon = 3 at delta = 1e-05")
+    assert "7 steps of training" in said[1]
+    assert not any("privacy budget" in line for line in in_words(Policy()))
+    # In the start file, and from the command line; the ledger says what is left.
+    start = tmp_path / "site.toml"
+    start.write_text('site = "clinic"\nserver = "localhost:1"\ndata = "data"\n[policy.privacy]\nepsilon = 3.0\n')
+    settings = read_start_file(start, SiteFile, {"policy.privacy.steps": 7})
+    assert settings.policy == policy
+    with Ledger(tmp_path / settings.ledger).held() as held:
+        held.append(Entry(at=0.0, what="spent", part="train", sigma=4.0, times=2, text="training in round 1"))
+    assert show_ledger(start, settings) == 0
+    told = capsys.readouterr().out
+    assert "on train samples, 2 × noise 4 at rate 1: training in round 1" in told
+    assert f"epsilon = {epsilon([Release(4.0, times=2)], 1e-5):.3g} of 3 is spent" in told
 
 
 PIXELS = SETTINGS | {"encoder.name": "pixels", "encoder.image_size": 8, "data.watch": True}
