@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cache as once
 from io import BytesIO
 from itertools import zip_longest
@@ -85,8 +86,11 @@ def _stored(
         for positions, rows in _embedded(encoder, samples, index, np.arange(len(index)), batch_size):
             result[positions] = rows
         return result
-    with store, ThreadPoolExecutor(1, "cache") as writer:
+    with store, ExitStack() as stack:
         missing = np.flatnonzero(~store.read(index, result))
+        if not len(missing):
+            return result
+        writer = stack.enter_context(ThreadPoolExecutor(1, "cache"))
         written: list[Future[None]] = []
         for positions, rows in _embedded(encoder, samples, index, missing, batch_size):
             result[positions] = rows
@@ -180,10 +184,12 @@ class _Store:
         """Copy the rows of `index` that are there into `into`; return which, bool[len(index)]."""
         mask = np.frombuffer(os.pread(self._mask_file, self._shape[0], 0), np.uint8)
         there: NDArray[np.bool_] = mask[index] == 1
+        length = self._shape[1] * _ITEM
         for position in np.flatnonzero(there):
             found = os.preadv(self._rows_file, [into[position]], self._position(index[position]))
-            there[position] = found == into[position].nbytes and bool(np.isfinite(into[position]).all())
-        return there
+            there[position] = found == length
+        # Rows that are not there are zeros, or will be written over.
+        return there & np.isfinite(into).all(axis=1)
 
     def write(self, index: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
         """Store rows, and say so only once they are on disk."""

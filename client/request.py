@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from client.data.samples import TableSamples
 from client.discretion import Discretion
 from client.embeddings import embeddings
 from client.encoder import Encoder, EncoderError, load_encoder
+from client.held import Held
 from client.identity import Identity, cache_folder
 from client.memory import Memory, open_memory
 from client.methods import SiteMethod, Visit, site_method
@@ -35,6 +36,7 @@ from common.metrics import EvaluationStatistics
 from common.models import get_state, set_prior
 from common.own_network import NetworkError
 from common.prior import class_shares
+from common.state import State
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,15 @@ class Request:
         """How the site says what it knows of its data."""
         return discretion_of(self.identity, self.task, self.site, self.embedded)
 
+    @cached_property
+    def model(self) -> State:
+        """The model of the message. Nobody writes into it."""
+        return wire.unpack_model(self.content)
+
     def in_round(self, round_number: int) -> Request:
         """The same request to the site as its data are in another round."""
-        return replace(self, site=data_of(self.identity, self.task, round_number))
+        site = data_of(self.identity, self.task, round_number)
+        return self if site is self.site else replace(self, site=site)
 
     @property
     def describable(self) -> Request:
@@ -105,8 +113,8 @@ class Request:
             )
         # The network is the process's; the shares are the site's, as it is now.
         set_prior(network, class_shares(self.discretion.expected()) if self.settings.train.prior == "site" else None)
-        received = wire.unpack_model(self.content) if with_model else {}
-        if with_model and set(received) != set(travelling):
+        received = self.model if with_model else {}
+        if with_model and received.keys() != travelling.keys():
             missing = ", ".join(sorted(set(travelling) - set(received))[:5])
             fault = (
                 f"it lacks {missing}"
@@ -161,7 +169,15 @@ def read_by(settings: SiteSettings, identity: Identity, site: SiteData) -> SiteD
     """A site's data as the models of a run read them: heads read an encoder's numbers."""
     if settings.train.model not in HEADS:
         return site
-    return site.through(lambda of, positions: embedded(of, positions, identity, settings))
+    known = _read.get(site)
+    if known is None or known[0] is not settings or known[1] != identity:
+        through = site.through(lambda of, positions: embedded(of, positions, identity, settings))
+        known = _read[site] = settings, identity, through
+    return known[2]
+
+
+# The same in every message, as long as the data are.
+_read: WeakKeyDictionary[SiteData, tuple[SiteSettings, Identity, SiteData]] = WeakKeyDictionary()
 
 
 def embedded(
@@ -180,28 +196,8 @@ def embedded(
     )
 
 
-class _Held:
-    """Embeddings that were asked for last, as far as they fit into some memory: a head reads them in every round."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._bytes = most, 0
-        self._rows: OrderedDict[tuple[str, str, bytes], NDArray[np.float32]] = OrderedDict()
-
-    def get(self, key: tuple[str, str, bytes], make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Return what the key stands for, made if it is not there; nobody writes into it."""
-        if key in self._rows:
-            self._rows.move_to_end(key)
-            return self._rows[key]
-        rows = make()
-        rows.flags.writeable = False
-        self._rows[key] = rows
-        self._bytes += rows.nbytes
-        while self._bytes > self._most:
-            self._bytes -= self._rows.popitem(last=False)[1].nbytes
-        return rows
-
-
-_held = _Held(2**30)
+# A head's training takes as much again for what it makes of them.
+_held = Held(2**30)
 
 
 def own_encoder(settings: EncoderSettings, identity: Identity) -> EncoderSettings:

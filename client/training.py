@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from client.head_training import Descent, Layer, centred, descend, scores
+from client.held import OfArrays
 from common.config import TrainSettings
 from common.metrics import EvaluationStatistics, from_logits
 from common.models import Head, Network
@@ -34,6 +35,11 @@ Batch = Callable[[], tuple[Tensor, Tensor]]
 TEST_BATCH = 128
 
 _TORCH_MOMENTUM = 0.1
+
+# Of a site's embeddings: as they pass a head's centre, which is the same in every round that has the same sites; and
+# the centre that is their own.
+_centred: OfArrays[NDArray[np.float32]] = OfArrays()
+_own_centre: OfArrays[NDArray[np.float64]] = OfArrays()
 
 
 class TrainingDiverged(RuntimeError):
@@ -59,6 +65,7 @@ class TrainingResult:
     steps: int
 
 
+@cache
 def default_device() -> torch.device:
     """Return the GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -184,15 +191,17 @@ def in_numpy(model: Head, embeddings: NDArray[Any]) -> tuple[list[Layer], NDArra
         model.cpu()
     layers = [Layer(layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in model.layers]
     first = model.centred
-    rows = centred(embeddings, first.running_mean.numpy(), first.length)
+    centre = first.running_mean.numpy()
+    key = first.length, centre.tobytes()
+    rows = _centred.get(embeddings, key, lambda: centred(embeddings, centre, first.length))
     return layers, rows, None if model.log_prior is None else model.log_prior.numpy()
 
 
 def measure(model: nn.Module, inputs: NDArray[np.uint8] | NDArray[np.float32]) -> None:
     """Let a network that centres what it reads take the centre of these inputs; others have nothing to measure."""
     if isinstance(model, Head):
-        centre = torch.from_numpy(inputs.mean(axis=0, dtype=np.float64))
-        model.centred.running_mean.copy_(centre)
+        centre = _own_centre.get(inputs, None, lambda: inputs.mean(axis=0, dtype=np.float64))
+        model.centred.running_mean.copy_(torch.from_numpy(centre))
 
 
 @dataclass(frozen=True)
@@ -235,9 +244,8 @@ def evaluate(
     device: torch.device,
 ) -> EvaluationStatistics:
     """Return the statistics of the model on images or rows, as `train` takes them, and labels int64[n]; n may be 0."""
-    scores = log_probabilities(model, inputs, classes=classes, batch_size=batch_size, device=device)
-    losses = functional.nll_loss(scores, tensor(labels), reduction="none")
-    return from_logits(scores.numpy(), labels, losses.numpy())
+    scores = log_probabilities(model, inputs, classes=classes, batch_size=batch_size, device=device).numpy()
+    return from_logits(scores, labels, -scores[np.arange(len(labels)), labels])
 
 
 def log_probabilities(
@@ -249,12 +257,11 @@ def log_probabilities(
     device: torch.device,
 ) -> Tensor:
     """Return the model's scores of images or rows as float64[n, classes] on the CPU; n may be 0."""
-    logits = torch.empty((len(inputs), classes), dtype=torch.float64)
     if isinstance(model, Head):
         layers, rows, prior = in_numpy(model, inputs)
         found = scores(layers, rows)
-        logits.copy_(torch.from_numpy(found if prior is None else found + prior))
-        return _log_softmax(logits)
+        return _log_softmax(torch.from_numpy(found if prior is None else found + prior).double())
+    logits = torch.empty((len(inputs), classes), dtype=torch.float64)
     _to_device(model, device)
     model.eval()
     values = tensor(inputs)
@@ -358,7 +365,7 @@ def batches(count: int, batch_size: int, rng: np.random.Generator) -> list[NDArr
     ends = list(range(batch_size, count, batch_size))
     if ends and count - ends[-1] == 1:
         ends.pop()
-    return np.split(order, ends)
+    return [order[start:end] for start, end in zip([0, *ends], [*ends, count], strict=True)]
 
 
 def tensor(array: NDArray[np.generic]) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -102,8 +103,8 @@ def set_state(model: nn.Module, state: Mapping[str, NDArray[Any]]) -> None:
         array = state[name]
         if array.shape != tuple(target.shape):
             raise InvalidState(f"{name} has shape {array.shape}, not {tuple(target.shape)}")
-        if array.dtype != _numpy_dtype(target):
-            raise InvalidState(f"{name} is {array.dtype}, not {_numpy_dtype(target)}")
+        if array.dtype != _numpy_dtype(target.dtype):
+            raise InvalidState(f"{name} is {array.dtype}, not {_numpy_dtype(target.dtype)}")
     base = _base_of(model)
     with torch.no_grad():
         for name, target in own.items():
@@ -125,13 +126,14 @@ def _base_of(model: nn.Module) -> Mapping[str, Tensor]:
 
 def set_prior(model: nn.Module, shares: NDArray[np.float64] | None) -> None:
     """Let the model expect classes in these shares, float64[C], in training and at prediction; None: as it learns."""
-    prior = None if shares is None else torch.from_numpy(np.log(shares)).to(torch.float32)
+    prior = None if shares is None else torch.from_numpy(np.log(shares).astype(np.float32))
     # A blend has two of them, and a network of the user's own says so by the buffer alone.
     networks = [module for module in model.modules() if "log_prior" in module._buffers]
     assert networks
     for network in networks:
-        device = next(network.parameters()).device
-        network.log_prior = None if prior is None else prior.to(device)  # type: ignore[assignment]
+        # Not by `setattr`, which looks at every kind of attribute a module may have: this is done for every message.
+        weight = network.head.weight if isinstance(network, Network) else next(network.parameters())
+        network._buffers["log_prior"] = None if prior is None else prior.to(weight.device)
 
 
 def draw_head(model: nn.Module, seed: int) -> None:
@@ -399,5 +401,6 @@ def fill_uniform(parameter: Tensor, bound: float, rng: np.random.Generator) -> N
         parameter.copy_(torch.from_numpy(values))
 
 
-def _numpy_dtype(tensor: Tensor) -> np.dtype[Any]:
-    return torch.empty(0, dtype=tensor.dtype).numpy().dtype
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype

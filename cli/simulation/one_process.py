@@ -43,6 +43,7 @@ class OneProcessGrid(Grid):
             for index in range(sites)
         }
         self._waiting: dict[str, Message] = {}
+        self._pushed = 0
 
     def set_run(self, run: Run) -> None:
         """There is one run."""
@@ -66,7 +67,9 @@ class OneProcessGrid(Grid):
         """Keep messages until their replies are asked for."""
         ids = []
         for message in messages:
-            ids.append(set_message_id(message))
+            # In the order of their names: who asks for replies sorts them, and members come group by group.
+            self._pushed += 1
+            ids.append(set_message_id(message, f"{self._pushed:020d}"))
             self._waiting[ids[-1]] = message
         return ids
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache as once
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -119,17 +119,17 @@ class SiteData:
         """Return uint8[n, size, size, channels] at the training resolution."""
         return altered(np.asarray(self._pixels[self.test]), self.test, self._alterations)
 
-    @property
+    @cached_property
     def train_labels(self) -> NDArray[np.int64]:
         """Class indices of the training samples."""
         return self.samples.labels[self.train]
 
-    @property
+    @cached_property
     def test_labels(self) -> NDArray[np.int64]:
         """Class indices of the test samples."""
         return self.samples.labels[self.test]
 
-    @property
+    @cached_property
     def class_counts(self) -> NDArray[np.int64]:
         """int64[C]: training samples per agreed class."""
         return np.bincount(self.train_labels, minlength=len(self.classes)).astype(np.int64)

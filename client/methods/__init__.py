@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import lru_cache
 
 from client.methods.method import SiteMethod, Trained, Visit
 from common import wire
@@ -13,6 +14,8 @@ PLAIN = "fedavg"
 _FILES = {module.name for module in pkgutil.iter_modules(__path__)} - {"method"}
 
 
+# Looked up several times for every message.
+@lru_cache(maxsize=8)
 def site_method(rule: str) -> SiteMethod:
     """Return the site's half of a rule. What is not known here is never imported: the name comes from the server."""
     name = rule.replace("-", "_")

@@ -160,15 +160,18 @@ class Appended:
     def append(self, block: str) -> None:
         """Write a block and all that is waiting; an OSError leaves the file as it was."""
         self._waiting += block.encode()
-        size = self._path.stat().st_size if self._path.exists() else 0
-        try:
-            with self._path.open("ab") as file:
-                file.write(self._waiting)
-        except OSError:
-            # Half a block would spoil the file for its readers.
-            with suppress(OSError):
-                os.truncate(self._path, size)
-            raise
+        # Unbuffered, and asked no more than it must be: the log grows by a line for every answer.
+        with open(self._path, "ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                written = 0
+                while written < len(self._waiting):
+                    written += file.write(memoryview(self._waiting)[written:])
+            except OSError:
+                # Half a block would spoil the file for its readers.
+                with suppress(OSError):
+                    os.truncate(self._path, size)
+                raise
         self._waiting = b""
 
     def replace(self, text: str) -> None:
