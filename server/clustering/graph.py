@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import networkx
 import numpy as np
 from numpy.typing import NDArray
 
 from common.head_path import HeadPath
 from server.clustering.cosine import cosine_similarity
+from server.clustering.louvain import louvain
 
 # Cosines of perpendicular paths come out this small, with either sign; an edge made of rounding would bind sites that
 # have nothing in common.
@@ -35,9 +35,4 @@ def modularity_partition(similarity: NDArray[np.float64], resolution: float = 1.
     """
     weights = np.where(similarity > _ROUNDING, similarity, 0.0)
     np.fill_diagonal(weights, 0.0)
-    graph = networkx.from_numpy_array(weights)
-    communities = networkx.community.louvain_communities(graph, weight="weight", resolution=resolution, seed=0)
-    labels = np.empty(len(similarity), np.int64)
-    for label, members in enumerate(sorted(communities, key=min)):
-        labels[list(members)] = label
-    return labels
+    return louvain(weights, resolution=resolution)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import networkx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from common.head_path import HeadPath
 from server.clustering import modularity_partition, path_similarity
+from server.clustering.louvain import louvain
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -37,6 +39,20 @@ def slow_modularity(similarity: np.ndarray, labels: np.ndarray) -> float:
         for j in range(count)
         if labels[i] == labels[j]
     )
+
+
+def draw_weights(seed: int, sites: int, kind: str) -> np.ndarray:
+    """Symmetric weights without loops; ties are the rule among the sparse and the planted ones."""
+    rng = np.random.default_rng(seed)
+    group = rng.integers(0, 5, sites)
+    drawn = {
+        "dense": lambda: rng.random((sites, sites)),
+        "sparse": lambda: (rng.random((sites, sites)) < 0.2).astype(float),
+        "coarse": lambda: rng.integers(0, 3, (sites, sites)) / 2,
+        "planted": lambda: np.where(group[:, None] == group, 0.7, 0.1) * rng.random(),
+    }[kind]()
+    above = np.triu(drawn, 1)
+    return above + above.T
 
 
 def draw_paths(seed: int, groups: np.ndarray, *, noise: float = 0.3, epochs: int = 3, size: int = 40) -> list[HeadPath]:
@@ -111,6 +127,22 @@ def test_no_worse_than_all_in_one_and_all_alone(seed: int, sites: int, shift: fl
     # Louvain stops at gains below 1e-7.
     assert found >= slow_modularity(similarity, np.zeros(sites)) - 1e-6
     assert found >= slow_modularity(similarity, np.arange(sites)) - 1e-6
+
+
+@given(
+    SEEDS,
+    st.integers(1, 60),
+    st.sampled_from(["dense", "sparse", "coarse", "planted"]),
+    st.sampled_from([0.5, 1.0, 2.0]),
+)
+def test_the_groups_are_those_of_networkx(seed: int, sites: int, kind: str, resolution: float) -> None:
+    weights = draw_weights(seed, sites, kind)
+    graph = networkx.from_numpy_array(weights)
+    found = networkx.community.louvain_communities(graph, weight="weight", resolution=resolution, seed=0)
+    labels = louvain(weights, resolution=resolution)
+    assert [set(np.flatnonzero(labels == label).tolist()) for label in range(labels.max() + 1)] == sorted(
+        found, key=min
+    )
 
 
 # Of like size: modularity merges groups that are small beside the others at the least similarity between them.
