@@ -29,6 +29,9 @@ class Held:
         self._keys: list[Hashable] = []
         self._lots = random.Random(0)
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def get(self, key: Hashable, make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
         """Return what the key stands for, made if it is not there; nobody writes into it."""
         if key in self._rows:
@@ -53,6 +56,9 @@ class OfArrays(Generic[V]):
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[NDArray[Any]], Hashable, V]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def get(self, array: NDArray[Any], key: Hashable, make: Callable[[], V]) -> V:
         """Return what `make` computes from the array; `key` is what else it depends on."""
