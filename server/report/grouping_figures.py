@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from server.report.compared import Grouping
 from server.report.figure import MOST_LABELS, Figure, label, site_axis
 from server.report.pair_figures import distance_figure, group_marks, together_figure
 from server.report.palette import group_colour, group_symbol
-from server.report.record import Grouping, RunRecord
+from server.report.record import RunRecord
 from server.report.study import Study
 from server.report.tree_figures import choice_figure, rehearsal_figure, tree_figure
 
@@ -19,22 +20,22 @@ _SEE_THROUGH = 0.8
 
 def grouping_figures(record: RunRecord, study: Study | None) -> list[Figure]:
     """All figures that a run's grouping has data for."""
-    if record.grouping is None:
+    if record.compared is None:
         return []
     figures = []
-    if study is not None and len(record.grouping.sites) > 1:
-        figures.append(_map(record, record.grouping, study))
-    figures.append(_class_mix(record, record.grouping, study))
-    if study is not None and len(record.grouping.sites) > 1:
+    if study is not None and len(record.compared.sites) > 1:
+        figures.append(_map(record, record.compared, study))
+    figures.append(_class_mix(record, record.compared, study))
+    if study is not None and len(record.compared.sites) > 1:
         assert record.distance is not None
-        figures.append(distance_figure(record.grouping, study, record.distance))
+        figures.append(distance_figure(record.compared, study, record.distance))
         if study.tree is not None:
-            figures.append(tree_figure(record.grouping, study, study.tree))
-            figures.append(choice_figure(record, record.grouping, study))
+            figures.append(tree_figure(record.compared, study, study.tree))
+            figures.append(choice_figure(record, record.compared, study))
             if record.rehearsal is not None:
                 figures.append(rehearsal_figure(record.rehearsal))
         if study.stability is not None:
-            figures.append(together_figure(record.grouping, study))
+            figures.append(together_figure(record.compared, study))
     return figures
 
 

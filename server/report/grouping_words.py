@@ -55,7 +55,7 @@ def _unbeaten(record: RunRecord, others: Sequence[RunRecord]) -> str:
 
 def _by_distances(record: RunRecord, study: Study | None) -> Verdict | None:
     """What the distances between the sites say of it."""
-    if study is None or record.grouping is None:
+    if study is None or record.grouping is None or record.compared is None:
         return None
     sites, k = len(record.grouping.sites), len(np.unique(record.grouping.labels))
     if sites == 1:
@@ -89,7 +89,7 @@ def _by_distances(record: RunRecord, study: Study | None) -> Verdict | None:
         )
     if study.stability is None:
         return Verdict("unsure", f"Perhaps: {measured}, but with {sites} sites nobody can say how sure that is.")
-    labels = record.grouping.labels
+    labels = record.compared.labels
     weakest = np.nanmin([study.stability.kept_together(labels), study.stability.kept_apart(labels)])
     if weakest < UNSURE:
         return Verdict(
@@ -142,8 +142,8 @@ def _of_shares_in_the_softmax(record: RunRecord, chance: Chance, k: int) -> Verd
 
 def _more_than_chance(record: RunRecord, study: Study, chance: Chance, measured: str) -> Verdict:
     """Chance is ruled out, so what is left to say is how clear the groups are, and what they are about."""
-    assert record.grouping is not None
-    labels = record.grouping.labels
+    assert record.compared is not None
+    labels = record.compared.labels
     differ = f"the sites differ by more than chance, {_how(chance)}, and {measured}"
     hint = "" if chance.means_differ else _of_shares_alone(record)
     if study.silhouette <= NO_STRUCTURE:
@@ -241,8 +241,8 @@ def _too_few(record: RunRecord) -> str:
 
 def doubtful(record: RunRecord, study: Study) -> str:
     """Which sites are hard to place."""
-    assert record.grouping is not None
+    assert record.compared is not None
     if study.stability is None:
         return _too_few(record)
-    hard = [record.grouping.sites[i] for i in np.flatnonzero(study.hard)]
+    hard = [record.compared.sites[i] for i in np.flatnonzero(study.hard)]
     return f"Hard to place: {names(hard)}." if hard else "No site is hard to place."

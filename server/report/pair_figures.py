@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from server.report.compared import Grouping
 from server.report.figure import Figure, distance_triangle, share_triangle, site_axis
 from server.report.palette import group_colour
-from server.report.record import Grouping
 from server.report.study import LEFT_OUT, Study
 
 # Above this the distances would not fit into the page; neighbouring sites are then shown by their mean.

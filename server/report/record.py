@@ -18,7 +18,7 @@ from common.config import ClusterSettings, SettingsError
 from common.foreign import read_array, read_json
 from common.metrics import Metrics
 from common.site_card import SiteCard, Spending
-from server.clustering import Chance, GroupDifference, adjusted_rand_index
+from server.clustering import GroupDifference, adjusted_rand_index
 from server.clustering.distances import checked_distance
 from server.history import run_directory
 from server.history.event_log import EventLog, Logged, read_events
@@ -48,22 +48,12 @@ from server.history.events import (
 )
 from server.history.ledger import Ruling, rulings
 from server.methods import METHODS, Method
+from server.report.compared import Grouping, drawn, part_of
 from server.report.confusions import Confusion, read_confusions
 from server.report.counts_file import UnusableCounts
 from server.report.scores import read_scores
 
 Name = TypeVar("Name")
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """How the sites were grouped before the first round. `labels[i]` is the group of `sites[i]`."""
-
-    sites: tuple[str, ...]
-    labels: NDArray[np.int64]
-    window: tuple[int, ...]
-    cv: float | None
-    chance: Chance | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +87,8 @@ class RunRecord:
     reason: str = ""
     cards: dict[str, SiteCard] = field(default_factory=dict)
     grouping: Grouping | None = None
-    distance: NDArray[np.float64] | None = None
+    places: NDArray[np.int64] | None = None  # in the grouping, of the sites that are compared; None: of all
+    distance: NDArray[np.float64] | None = None  # between those
     differences: tuple[GroupDifference, ...] = ()  # of every two groups as they were formed
     rehearsal: RehearsalDone | None = None
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
@@ -146,6 +137,13 @@ class RunRecord:
     def seed(self) -> int:
         """Of the run; 0 if it cannot be read."""
         return seed if isinstance(seed := self.config.get("seed"), int) and seed >= 0 else 0
+
+    @property
+    def compared(self) -> Grouping | None:
+        """The grouping of the sites that are compared: of all, or of some of very many."""
+        if self.grouping is None or self.places is None:
+            return self.grouping
+        return part_of(self.grouping, self.places)
 
     @property
     def planned_rounds(self) -> int:
@@ -234,7 +232,7 @@ def read_run(directory: Path) -> RunRecord:
         )
     if not log.entries:
         record.notes.append("Nothing has happened yet in this run.")
-    _read_distances(record, directory)
+    _compare(record, directory)
     _read_counts(record, directory)
     return record
 
@@ -337,20 +335,28 @@ def _incident(event: Event) -> Incident | None:
     return None
 
 
-def _read_distances(record: RunRecord, directory: Path) -> None:
+def _compare(record: RunRecord, directory: Path) -> None:
+    """Choose the sites that are compared, and read their distances."""
     if record.grouping is None:
         return
+    record.places = places = drawn(record.grouping, record.seed)
+    count = len(record.grouping.sites)
+    if len(places) < count:
+        record.notes.append(
+            f"Map, distances, tree, silhouettes, how sure groups are: of {len(places):,} sites of {count:,}, drawn "
+            "by lot. The grouping was made of all."
+        )
     path = directory / run_directory.DISTANCES
     if not path.exists():
         return
     try:
-        matrix = checked_distance(read_array(path))
-        if len(matrix) != len(record.grouping.sites):
-            raise ValueError(f"{len(matrix)} rows for {len(record.grouping.sites)} sites")
+        # From the disk: of very many sites few rows are needed.
+        matrix = read_array(path, mapped=True)
+        if matrix.shape != (count, count):
+            raise ValueError(f"it is {'×'.join(map(str, matrix.shape))} for {count} sites")
+        record.distance = checked_distance(matrix[np.ix_(places, places)])
     except (OSError, ValueError) as error:
         record.notes.append(f"{run_directory.DISTANCES} cannot be used: {error}.")
-    else:
-        record.distance = matrix
 
 
 def _read_counts(record: RunRecord, directory: Path) -> None:

@@ -160,7 +160,7 @@ def _beside(record: RunRecord, members: Sequence[str]) -> str:
 
 def _sites_table(record: RunRecord, looked: Study | None) -> str:
     """Every site in one row: what it holds, where it is, how sure that is, how well it does."""
-    place = {} if record.grouping is None else {site: i for i, site in enumerate(record.grouping.sites)}
+    place = {} if record.compared is None else {site: i for i, site in enumerate(record.compared.sites)}
     accuracy = accuracies(record.last.sites) if record.last is not None else {}
     labels = record.labels
     columns: list[tuple[str, Callable[[str], str | int | float | None]]] = [

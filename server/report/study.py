@@ -31,7 +31,7 @@ LEFT_OUT = 0.2
 # Shares of draws from which a grouping is called steady, and fairly steady.
 SURE, UNSURE = 0.9, 0.75
 # Up to so many sites, so many draws: 100 are enough for shares within some 5 %; fewer where a single one takes long.
-_DRAWS = ((250, 100), (2000, 40), (math.inf, 10))
+_DRAWS = ((250, 100), (math.inf, 40))
 # A site whose lead over the next group is smaller than this is hard to place.
 _LEAD = 0.5
 # How the mean silhouette is read (Kaufman & Rousseeuw 1990, table 4).
@@ -40,7 +40,7 @@ _READINGS = ((0.70, "strong"), (0.50, "reasonable"), (NO_STRUCTURE, "weak"), (-m
 
 @dataclass(frozen=True)
 class Study:
-    """What a distance matrix says about a grouping. Rows are sites in the order of the grouping.
+    """What a distance matrix says about a grouping. Rows are the sites that are compared, in the order of the grouping.
 
     Attributes
     ----------
@@ -74,15 +74,15 @@ class Study:
 
 def study(record: RunRecord) -> Study | None:
     """Look at the grouping of a run; None if it has no distances or its method is not known any more."""
-    if record.grouping is None or record.distance is None or record.recipe is None:
+    if record.compared is None or record.distance is None or record.recipe is None:
         return None
     return _study(
         record.distance.tobytes(),
-        record.grouping.labels.tobytes(),
+        record.compared.labels.tobytes(),
         record.method,
         record.clustering,
         record.seed,
-        record.grouping.chance,
+        record.compared.chance,
     )
 
 
@@ -91,7 +91,8 @@ def study(record: RunRecord) -> Study | None:
 def _study(
     distance: bytes, labels: bytes, method: str, settings: ClusterSettings, seed: int, chance: Chance | None
 ) -> Study:
-    groups = np.frombuffer(labels, np.int64)
+    # Numbered anew: of some of very many sites not every group need be there.
+    groups = np.unique(np.frombuffer(labels, np.int64), return_inverse=True)[1]
     count = len(groups)
     matrix = np.frombuffer(distance, np.float64).reshape(count, count)
     partition = get_method(method).partition

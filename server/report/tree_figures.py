@@ -8,9 +8,10 @@ import numpy as np
 
 from server.clustering import MergeTree
 from server.history.events import RehearsalDone
+from server.report.compared import Grouping
 from server.report.figure import MOST_LABELS, Figure, label, site_axis
 from server.report.palette import group_colour, group_symbol
-from server.report.record import Grouping, RunRecord
+from server.report.record import RunRecord
 from server.report.study import Study
 
 

@@ -130,7 +130,7 @@ def _how_sure(record: RunRecord, study: Study | None) -> str:
     moved = f", {count(len(record.moves), 'move')} between groups" if record.rulings else ""
     traffic = sum(one.sent + one.received for stages in record.traffic.values() for one in stages.values())
     cost = f", {megabytes(traffic)} were exchanged" if traffic else ""
-    if study is None or study.stability is None or record.grouping is None:
+    if study is None or study.stability is None or record.compared is None:
         why = "has too few sites to test it" if study is not None else "does not compare the sites"
         return f"How sure the grouping is cannot be said, because this run {why}; {trouble}{moved}{cost}."
     return f"The grouping is {_steadiness(record, study)}; {trouble}{moved}{cost}."
@@ -145,8 +145,8 @@ def _share(value: float) -> str:
 
 def _steadiness(record: RunRecord, study: Study) -> str:
     assert study.stability is not None
-    assert record.grouping is not None
-    labels = record.grouping.labels
+    assert record.compared is not None
+    labels = record.compared.labels
     together, apart = study.stability.kept_together(labels), study.stability.kept_apart(labels)
     weakest = min(value for value in (together, apart) if not math.isnan(value))
     word = "steady" if weakest >= SURE else "fairly steady" if weakest >= UNSURE else "shaky"

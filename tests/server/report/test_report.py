@@ -360,7 +360,7 @@ def test_damaged_files_are_named_and_left_out(make_run: MakeRun) -> None:
 def test_a_matrix_of_another_size_is_not_used(make_run: MakeRun) -> None:
     directory = make_run()
     np.save(directory / "distances.npy", np.zeros((3, 3)))
-    assert "3 rows for 20 sites" in " ".join(read_run(directory).notes)
+    assert "it is 3×3 for 20 sites" in " ".join(read_run(directory).notes)
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
