@@ -35,7 +35,7 @@ SUITES = ROOT / "configs" / "suites"
 # Those of the papers' tables; the others ask when joining and grouping pay.
 JOINING = sorted(path for kind in ("heads", "pixels", "tuned") for path in SUITES.glob(f"{kind}-*.toml"))
 FEDCM = sorted(SUITES.glob("*fedcm-table*.toml"))
-PAPERS = sorted(set(SUITES.glob("*.toml")) - {SUITES / "worlds.toml", *JOINING, *FEDCM})
+PAPERS = sorted(set(SUITES.glob("*.toml")) - {*SUITES.glob("worlds*.toml"), *JOINING, *FEDCM})
 
 
 def suite_file(folder: Path, text: str) -> Path:
@@ -144,6 +144,18 @@ class TestSuite:
             assert methods >= {"fedavg", "fmcl", "fedcm", "ifca", "ditto", "local"}
             assert ("fedper" in methods) == table.startswith("LeNet5")
             assert "blend" in {cell.config.personalise for cell in planned if cell.table == table}
+
+    def test_the_suite_of_the_default_has_every_kind_of_world_under_every_skew(self) -> None:
+        path = SUITES / "worlds-default.toml"
+        planned = list(cells(read_suite(path), path.parent, {}, Path("/out")))
+        assert {(one.config.cluster.choice, one.config.train.prior) for one in planned} == {("silhouette", "site")}
+        skews = {
+            (c.config.partition.shift, c.config.partition.alpha)
+            for c in planned
+            if c.config.partition.scheme == "dirichlet"
+        }
+        assert skews == {(shift, alpha) for shift in ("none", "devices", "concept") for alpha in (0.1, 0.5)}
+        assert {one.config.method for one in planned} == {"fedavg", "fmcl", "local"}
 
     @pytest.mark.parametrize("path", JOINING, ids=lambda path: path.stem)
     def test_suites_of_joining_have_local_and_the_choices_of_groups(self, path: Path) -> None:
