@@ -37,9 +37,8 @@ class GuardedRule:
     settings
         Thresholds.
     looks_again
-        Whether a site that founded a group, or whose data had changed and that was left where it is, is examined again
-        later, because it may have been in the middle of a change. Only of use where an examination shows more than the
-        direction of its updates.
+        Whether a site that founded a group, or whose verdict is in doubt, is examined again later, because it may have
+        been in the middle of a change. Only of use where an examination shows more than the direction of its updates.
     """
 
     def __init__(self, settings: MigrationSettings, *, looks_again: bool = False) -> None:
@@ -51,12 +50,12 @@ class GuardedRule:
 
     def state(self) -> dict[str, Any]:
         """What must be remembered from round to round."""
-        records = {site: vars(record) for site, record in self._records.items()}
+        records = {site: record.state() for site, record in self._records.items()}
         return {"records": records, "shaken": {str(group): last for group, last in self._shaken.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Remember what an earlier `state` said."""
-        self._records = {site: Record(**record) for site, record in state["records"].items()}
+        self._records = {site: Record.restored(record) for site, record in state["records"].items()}
         self._shaken = {int(group): last for group, last in state["shaken"].items()}
 
     def suspects(
@@ -120,10 +119,10 @@ class GuardedRule:
             if outlier and resting:
                 self._shaken[record.group] = round_number
             record.strikes = record.strikes + 1 if outlier and not resting else 0
-            # A loud round becomes the usual only where nothing else explains it.
-            if not record.strikes and (site not in loud or not (resting or record.group in disturbed)):
+            # Who is in line with a group that is disturbed gets used to that. Who is at rest may have changed itself.
+            if not record.strikes and not (site in loud and resting):
                 record.note(norms[site], peer_norms[site])
-            back = record.to_return_to(losses.get(site), sizes)
+            back = record.trials.judge(losses.get(site), sizes, self._settings.patience)
             again = record.in_doubt or (record.founder and sizes[record.group] == 1)
             if back is not None or news or (not resting and (record.strikes >= self._settings.patience or again)):
                 evidence = Evidence(
@@ -138,12 +137,9 @@ class GuardedRule:
                     evidence = replace(
                         evidence,
                         reason=f"moving did not help: its loss is {losses[site]:.3g} here and was "
-                        f"{record.loss_there:.3g} there",
+                        f"{record.trials.loss_there:.3g} there",
                     )
                 found.append(Suspect(site, record.group, record.strikes, evidence, back))
-            record.loss = losses.get(site)
-            if back is None:
-                record.left = record.loss_there = None
         return found
 
     def raised_hands(self, round_number: int, groups: Mapping[str, int], raised: Mapping[str, float]) -> list[Suspect]:
@@ -169,16 +165,22 @@ class GuardedRule:
         """Judge by the update alone: the group with the largest cosine, if it fits. None: not sure yet.
 
         A site that fits nowhere for long founds a group of its own, together with those who found one in the same
-        round and head the same way; a site that is alone already stays. Who was moved and does worse goes back.
+        round and head the same way; a site that is alone already stays. Who was moved and is not far better off goes
+        back, and does not try that group again while nothing has changed.
         """
         if suspect.back is not None:
             return Verdict(suspect.site, suspect.group, suspect.back, suspect.evidence)
         if suspect.rounds < self._settings.patience:
             # One that is looked at again, not an outlier: calm directions are noise and prove nothing.
             return Verdict(suspect.site, suspect.group, suspect.group, suspect.evidence)
-        cosines = suspect.evidence.cosines
-        target: int | None = max(cosines, key=lambda group: cosines[group], default=None)
-        if target is None or cosines[target] < self._settings.fit:
+        cosines = {group: cosine for group, cosine in suspect.evidence.cosines.items() if cosine >= self._settings.fit}
+        refuted = self._records[suspect.site].trials.refuted
+        target = max(cosines.keys() - refuted.keys(), key=lambda group: (cosines[group], -group), default=None)
+        if target is None and cosines:
+            tried = ", ".join(map(str, sorted(cosines)))
+            evidence = replace(suspect.evidence, reason=f"group {tried} was no better, and nothing has changed since")
+            return Verdict(suspect.site, suspect.group, suspect.group, evidence)
+        if target is None:
             usual = suspect.evidence.usual_norm
             loud = usual is not None and (suspect.evidence.norm or 0.0) >= self._settings.norm_ratio * usual
             if not loud or suspect.rounds < _FOUNDING_PATIENCE * self._settings.patience:
@@ -196,22 +198,17 @@ class GuardedRule:
     def settle(self, verdict: Verdict, group: int, round_number: int) -> None:
         """Note that a verdict was carried out and the site belongs to `group`; it is left in peace for a while."""
         record = self._records[verdict.site]
-        returns = record.left is not None
-        record.left = record.loss_there = None
+        # Where a signature was sent, somebody has seen its data; else the next rounds tell.
+        record.trials.settle(record.group, group, known=verdict.target is None or bool(verdict.evidence.distances))
         if verdict.target is None:
             # Its group's model is a copy of the one it had, so its last update speaks for the new group too.
             self._founded[group] = record.unit
             record.founder = self._looks_again
-            record.in_doubt = False
         elif group != record.group:
             # Its last update was made with another group's model and says nothing about the new one.
             record.unit = np.zeros_like(record.unit)
-            record.founder = record.in_doubt = False
-            if not returns and not verdict.evidence.distances:
-                # Nobody has seen its data: the next round tells.
-                record.left, record.loss_there = record.group, record.loss
-        elif verdict.evidence.changed is not None:
-            record.in_doubt = self._looks_again
+            record.founder = False
+        record.in_doubt = self._looks_again and verdict.in_doubt
         record.group = group
         record.strikes, record.norms, record.ratios = 0, [], []
         record.rest_from(round_number, self._settings.dwell)

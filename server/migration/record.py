@@ -5,15 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from server.migration.trial import Trials
 from server.migration.vectors import Vector, direction
 
 # Rounds of calm that make up what is usual for a site.
 _HISTORY = 5
 # A site that has been silent for so many times its usual gap is no longer waited for.
 _LOST = 5
-# A move that nobody's data speak for must bring the loss down to this part of what it was: half-hearted ones harm.
-_HELPS = 0.5
 # Whoever has been quiet for so many times its last rest begins with a short one again.
 _FORGIVEN = 4
 
@@ -36,13 +36,19 @@ class Record:
     rests_until: int = 0
     # How long its last rest was; the next one is twice as long.
     rest: int = 0
-    # Looked at again after its rest: it founded a group, or its data had changed and it stayed all the same.
+    # Looked at again after its rest: it founded a group, or may have been examined in the middle of a change.
     founder: bool = False
     in_doubt: bool = False
-    # The loss while it last trained. On trial in a new group: the one it left, and the loss it had there.
-    loss: float | None = None
-    left: int | None = None
-    loss_there: float | None = None
+    trials: Trials = field(default_factory=Trials)
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Record:
+        """Return what `state` described."""
+        return cls(**{**state, "trials": Trials.restored(state["trials"])})
+
+    def state(self) -> dict[str, Any]:
+        """Return all of it, by the names of its fields."""
+        return vars(self) | {"trials": self.trials.state()}
 
     @property
     def usual_norm(self) -> float | None:
@@ -70,13 +76,3 @@ class Record:
         forgiven = round_number - self.rests_until > _FORGIVEN * self.rest
         self.rest = dwell if forgiven or not self.rest else 2 * self.rest
         self.settled, self.rests_until = round_number, round_number + 1 + self.rest
-
-    def to_return_to(self, loss: float | None, sizes: Mapping[int, int]) -> int | None:
-        """The group that a site on trial goes back to, because it was better off there; None: it stays.
-
-        The group it left had begun to follow it, and the one it came to has not: who does far better all the same
-        belongs there.
-        """
-        if self.left is None or self.loss_there is None or loss is None or not sizes[self.left]:
-            return None
-        return self.left if loss > _HELPS * self.loss_there else None

@@ -58,6 +58,8 @@ class Migration(Mover):
         changing = config.data.watch or bool(config.drift)
         self.watches = bool(not published and config.migration.look and method.can_confirm and changing)
         self._unanswered: Counter[str] = Counter()
+        # The one that is being carried out.
+        self._verdict: Verdict | None = None
         # What this round's updates change in the heads.
         self._changes: dict[str, NDArray[np.float64]] = {}
         self._losses: dict[str, float] = {}
@@ -90,6 +92,7 @@ class Migration(Mover):
             suspects = self._rule.suspects(round_number, changes, labels, losses=losses, raised=raised)
             verdicts = self._verdicts(round_number, suspects)
         for verdict in verdicts:
+            self._verdict = verdict
             yield Move((verdict.site,), verdict.origin, verdict.target, verdict.evidence)
 
     def _verdicts(self, round_number: int, suspects: Sequence[Suspect]) -> Iterator[Verdict]:
@@ -117,8 +120,8 @@ class Migration(Mover):
     def settle(self, move: Move, group: int, round_number: int) -> None:
         """Note that a move was carried out: the site belongs to `group` now."""
         if isinstance(self._rule, GuardedRule):
-            (site,) = move.sites
-            self._rule.settle(Verdict(site, move.origin, move.target, move.evidence), group, round_number)
+            assert self._verdict is not None
+            self._rule.settle(self._verdict, group, round_number)
 
     def _confirmed(self, round_number: int, suspects: Sequence[Suspect]) -> Iterator[Verdict]:
         """Ask suspects for fresh fingerprints and judge those that answer."""
@@ -145,5 +148,7 @@ class Migration(Mover):
             self._roster.renew(suspect.site, answers[suspect.site], round_number)
             self._audience.tell(SiteRenewed(answers[suspect.site].card))
             del self._unanswered[suspect.site]
-            yield by_signature(suspect, row, distance, rows, self._roster.labels, witnesses, shares)
+            yield by_signature(
+                suspect, row, distance, rows, self._roster.labels, position[suspect.site], witnesses, shares
+            )
             rows[position[suspect.site]] = row

@@ -24,12 +24,14 @@ def by_signature(
     distance: NDArray[np.float64],
     rows: NDArray[np.intp],
     labels: NDArray[np.int64],
+    own: int,
     witnesses: NDArray[np.bool_],
     shares: NDArray[np.float64],
 ) -> Verdict:
     """Judge by a fresh signature: the nearest group, if it fits, else a new one; a site that is alone already stays.
 
     A site moves to a group only if it looks like its members; one that is still between two groups stays where it is.
+    What it sent before does not speak for its group: who is alone is compared with all others.
 
     A signature fits nowhere if it is as foreign to the nearest group as the groups are to each other (its mean distance
     to the group's members is no smaller than the smallest mean distance from them to another group), or half as foreign
@@ -47,24 +49,31 @@ def by_signature(
         Row of each member's signature; of a suspect that is still to be examined, the one it sent before.
     labels : int64[N]
         The members' groups.
+    own
+        Which of the members it is.
     witnesses : bool[N]
         Who is above suspicion. A group without any is described by what its members sent before.
     shares : float64[M, C]
         Class shares, in the order of `distance`.
     """
+    others = np.arange(len(labels)) != own
     speakers: dict[int, NDArray[np.intp]] = {}
-    for group in np.unique(labels).tolist():
-        members = labels == group
+    for group in np.unique(labels[others]).tolist():
+        members = others & (labels == group)
         speakers[group] = rows[members & witnesses if (members & witnesses).any() else members]
     distances = {group: float(distance[fresh, rows].mean()) for group, rows in speakers.items()}
+    evidence = replace(suspect.evidence, distances=distances)
+    alone = suspect.group not in speakers
+    if not distances:
+        return Verdict(suspect.site, suspect.group, suspect.group, evidence)
     # On a tie the site stays where it is.
     nearest = min(distances, key=lambda group: (distances[group], group != suspect.group, group))
     fits = distances[nearest] == 0 or distances[nearest] < _reach(nearest, distance, speakers)
-    alone = int((labels == suspect.group).sum()) == 1
-    target = nearest if fits else suspect.group if alone else None
-    if fits and nearest != suspect.group and not _alike(fresh, distance, speakers, nearest, shares):
-        target = suspect.group
-    return Verdict(suspect.site, suspect.group, target, replace(suspect.evidence, distances=distances))
+    alike = _alike(fresh, distance, speakers, nearest, shares)
+    target = nearest if fits and (alike or nearest == suspect.group) else suspect.group if fits or alone else None
+    # Who has changed, or looks like nobody, may be in the middle of a change.
+    in_doubt = suspect.evidence.changed is not None or not (fits and alike)
+    return Verdict(suspect.site, suspect.group, target, evidence, in_doubt)
 
 
 def _alike(

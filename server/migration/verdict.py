@@ -51,9 +51,13 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Where a site belongs from now on: a group, perhaps the one it is in, or (None) a new one of its own."""
+    """Where a site belongs from now on: a group, perhaps the one it is in, or (None) a new one of its own.
+
+    `in_doubt`: it may be in the middle of a change, and is to be examined again.
+    """
 
     site: str
     origin: int
     target: int | None
     evidence: Evidence
+    in_doubt: bool = False

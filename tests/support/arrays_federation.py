@@ -39,11 +39,19 @@ class ArraysFederation:
             np.zeros(10),
         )
         self.models: dict[int, Weights] = {}
+        # Of the sites while they last trained.
+        self.losses: dict[str, float] = {}
 
     def swap(self, first: str, second: str) -> None:
         """Two sites exchange their data."""
         self._rows[first], self._rows[second] = self._rows[second], self._rows[first]
         self.kind[first], self.kind[second] = self.kind[second], self.kind[first]
+
+    def mix(self, first: str, second: str, share: float) -> None:
+        """Two sites exchange a share of their data and keep their kind."""
+        cuts = {name: round((1 - share) * len(self._rows[name])) for name in (first, second)}
+        (one, from_one), (other, from_other) = (np.split(self._rows[name], [cut]) for name, cut in cuts.items())
+        self._rows[first], self._rows[second] = np.r_[one, from_other], np.r_[other, from_one]
 
     def follow(self, site: str, other: str) -> None:
         """A site now has data of the other's kind; the other shares its own with it."""
@@ -56,11 +64,10 @@ class ArraysFederation:
         for group in sorted(set(groups.values())):
             model = self.models.setdefault(group, self._start)
             members = [name for name, of in sorted(groups.items()) if of == group]
-            trained = {
-                name: self._local(model, self._rows[name])
-                for name in members
-                if taking_part is None or name in taking_part
-            }
+            trained = {}
+            for name in members:
+                if taking_part is None or name in taking_part:
+                    trained[name], self.losses[name] = self._local(model, self._rows[name])
             for name, state in trained.items():
                 changes[name] = np.concatenate([(state[part] - model[part]).ravel() for part in (2, 3)])
             if trained:
@@ -78,19 +85,21 @@ class ArraysFederation:
         ]
         return float(np.concatenate(hits).mean())
 
-    def _local(self, model: Weights, rows: NDArray[np.int64]) -> Weights:
-        state = model
+    def _local(self, model: Weights, rows: NDArray[np.int64]) -> tuple[Weights, float]:
+        """Train on some rows; returns the new weights and the mean loss while training."""
+        state, losses = model, []
         for _ in range(EPOCHS):
             order = self._rng.permutation(rows)
             for batch in (order[start : start + BATCH] for start in range(0, len(order), BATCH)):
                 inputs, targets = self._pixels[batch], np.eye(10)[self._labels[batch]]
                 hidden, scores = self._forward(state, inputs)
                 odds = np.exp(scores - scores.max(1, keepdims=True))
+                losses.append(-np.log((odds / odds.sum(1, keepdims=True))[targets > 0] + 1e-12).mean())
                 error = (odds / odds.sum(1, keepdims=True) - targets) / len(batch)
                 back = (error @ state[2].T) * (hidden > 0)
                 gradients = (inputs.T @ back, back.sum(0), hidden.T @ error, error.sum(0))
                 state = tuple(part - RATE * gradient for part, gradient in zip(state, gradients, strict=True))
-        return state
+        return state, float(np.mean(losses))
 
     @staticmethod
     def _forward(model: Weights, inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
