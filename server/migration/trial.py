@@ -58,12 +58,10 @@ class Trials:
         passed = False
         if self.left is not None:
             self.rounds += 1
-            known = loss is not None and self.loss_there is not None and sizes[self.left] > 0
-            passed = known and loss <= _HELPS * self.loss_there
-            if passed:
-                self.refuted = {self.left: loss}
-            if passed or not known:
+            if loss is None or self.loss_there is None or not sizes[self.left]:
                 self.left = None
+            elif loss <= _HELPS * self.loss_there:
+                self.refuted, self.left, passed = {self.left: loss}, None, True
         # What has been compared holds from the next round on.
         self.losses = [] if loss is None or passed else [*self.losses, loss][-_STEADY:]
         if self.left is None and len(self.losses) == _STEADY:
