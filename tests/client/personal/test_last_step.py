@@ -13,6 +13,8 @@ from flwr.app import Message
 
 from client.data import SiteData, load_site
 from client.identity import Identity
+from client.methods import SiteMethod, Visit
+from client.methods.method import Trained
 from client.personal import Kept, Personalisation
 from client.personal import last_step as module
 from common import wire
@@ -22,6 +24,7 @@ from common.prior import class_shares
 from common.state import State
 from server.app import conduct, initial_state
 from server.history.events import Event, RoundFinished, RoundTrained, SitesPersonalised
+from tests.support.federation import write_digits
 from tests.support.loopback import LoopbackGrid
 from tests.support.runs import MakeConfig, Record, failed, on, run, run_to_disk
 
@@ -344,3 +347,83 @@ def test_data_that_change_are_judged_as_they_are_in_the_end(
     record, _ = run(config)
     assert len(record.of(SitesPersonalised)[0].kept) == 6
     assert asked > 6 * module.FOLDS
+
+
+def test_a_folder_that_changes_is_judged_by_what_has_not_trained_on_it_and_tested_on_what_nothing_has(
+    small_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`data.watch`: files come and go while the run lasts, and the last step finds them as they are then."""
+    config = small_config(
+        method="fedavg", personalise="select", rounds=3, sites=2, data__source="folder", data__watch=True,
+        data__classes=tuple("01"), train__batch_size=8,
+    )  # fmt: skip
+    folders = [tmp_path / name / "scans" for name in ("000", "001")]
+    for number, folder in enumerate(folders):
+        write_digits(folder, [0, 1], first=40 * number, count=20)
+    trained: set[bytes] = set()
+    last: set[bytes] = set()
+    asked: list[set[bytes]] = []
+    real_train, real_ask, real_choose = module.train, module.log_probabilities, Personalisation.choose
+
+    def train(model: object, inputs: np.ndarray, *rest: object, **more: object) -> object:
+        last.clear()
+        last.update(image.tobytes() for image in inputs)
+        trained.update(last)
+        return real_train(model, inputs, *rest, **more)  # type: ignore[arg-type]
+
+    def ask(model: object, inputs: np.ndarray, **more: object) -> object:
+        images = {image.tobytes() for image in inputs}
+        # The first time it is the group's model that is asked, about everything; it has nothing of its own set aside.
+        if last:
+            assert not last & images
+            asked.append(images)
+        return real_ask(model, inputs, **more)  # type: ignore[arg-type]
+
+    def choose(self: Personalisation, *arguments: object) -> Kept:
+        last.clear()
+        return real_choose(self, *arguments)  # type: ignore[arg-type]
+
+    real_round = SiteMethod.train
+
+    def one_round(self: SiteMethod, visit: Visit) -> Trained:
+        trained.update(image.tobytes() for image in visit.site.train_images())
+        return real_round(self, visit)
+
+    monkeypatch.setattr(SiteMethod, "train", one_round)
+    monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr(module, "log_probabilities", ask)
+    monkeypatch.setattr(Personalisation, "choose", choose)
+    before: list[set[bytes]] = []
+
+    class Changing(Record):
+        def hear(self, event: Event) -> None:
+            super().hear(event)
+            if isinstance(event, RoundFinished) and not before:
+                before.append(set(trained))
+                for number, folder in enumerate(folders):
+                    for path in sorted(folder.rglob("*.png"))[::4]:
+                        path.unlink()
+                    write_digits(folder.parent / "more", [0, 1], first=40 * number + 20, count=15)
+                    for path in (folder.parent / "more").rglob("*.png"):
+                        path.rename(folder / path.relative_to(folder.parent / "more"))
+
+    record = Changing()
+    places = {
+        number: {"data-path": str(folder), "cache": str(folder.parent / "cache")}
+        for number, folder in enumerate(folders)
+    }
+    conduct(LoopbackGrid(2, node_configs=places), config, [record])
+    assert set(record.of(SitesPersonalised)[0].kept) == {"000", "001"}
+    # There were new samples to judge, and each way of training was asked about all that the site had in the end.
+    assert before
+    assert set().union(*asked) - before[0]
+    assert len(asked) == 2 * 2 * module.FOLDS
+    tested = {
+        image.tobytes()
+        for folder in folders
+        for image in load_site(
+            Identity(folder.parent.name, folder, None, folder.parent / "cache"), config.for_site()
+        ).test_images()
+    }
+    assert tested
+    assert not tested & trained
