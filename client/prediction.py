@@ -101,7 +101,7 @@ def _read_shares(path: Path, classes: tuple[str, ...]) -> NDArray[np.float64]:
         raise SettingsError(f"--shares takes own, uniform or a file; {path} cannot be read: {error.strerror}") from None
     except Unusable as error:
         raise SettingsError(
-            f"{path} is not valid TOML: {error}; it holds a line CLASS = NUMBER for each class"
+            f"{path} is no table of shares: {error}; write a line CLASS = NUMBER for each class"
         ) from None
     if set(found) != set(classes):
         raise SettingsError(f"{path} must name exactly the classes {', '.join(classes)}")

@@ -153,10 +153,10 @@ def test_predict_command_with_shares(held: Held, capsys: pytest.CaptureFixture[s
         ("0 = 1\n1 = 1\n3 = 1", "must name exactly the classes 0, 1, 2"),
         ("0 = 1\n1 = 1", "must name exactly the classes"),
         ("0 = 1\n1 = 1\n2 = 0", "numbers above 0"),
-        ("0 = 1\n1 = 1\n2 = inf", "numbers above 0"),
-        ("0 = 1\n1 = 1\n2 = nan", "numbers above 0"),
+        ("0 = 1\n1 = 1\n2 = inf", "it holds inf, which is no number"),
+        ("0 = 1\n1 = 1\n2 = nan", "it holds nan, which is no number"),
         ("0 = 1\n1 = 1\n2 = true", "numbers above 0"),
-        ("0: 1", "not valid TOML"),
+        ("0: 1", "is no table of shares: Expected"),
     ],
 )
 def test_shares_of_no_use_are_explained(held: Held, tmp_path: Path, text: str | None, words: str) -> None:
