@@ -15,13 +15,11 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-import safetensors.numpy
-from numpy.lib import format as npy
-from numpy.typing import NDArray
-from safetensors import safe_open
+# NumPy is imported late, below: commands that read a setting need not wait for it.
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LARGEST_TEXT = 16_000_000  # bytes of a TOML file; a schema with correlations of a thousand columns has ten
 LARGEST_JSON = 200_000_000
@@ -162,6 +160,8 @@ def _check_values(table: dict[str, Any]) -> None:
 
 def read_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
     """Read a .npy file of plain values; `mapped`: from the disk as it is used."""
+    import numpy as np
+
     with named_faults():
         with path.open("rb") as file:
             _check_array(file, path.stat().st_size)
@@ -171,6 +171,8 @@ def read_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
 
 def read_archive(path: Path, wanted: set[str]) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """Read the wanted arrays of a .npz file; return them and the names of all that it has."""
+    import numpy as np
+
     with named_faults():
         _check_archive(path, wanted)
         with np.load(path, allow_pickle=False) as archive:
@@ -199,6 +201,8 @@ def _check_archive(path: Path, wanted: set[str]) -> None:
 
 def _check_array(file: IO[bytes], size: int) -> None:
     """Hold what the header of an array declares against the bytes that are there, before any memory is asked for."""
+    from numpy.lib import format as npy
+
     version = npy.read_magic(file)
     if version == (1, 0):
         shape, _, dtype = npy.read_array_header_1_0(file)
@@ -220,6 +224,8 @@ def _check_array(file: IO[bytes], size: int) -> None:
 
 def parse_tensors(data: bytes, longest_header: int = LONGEST_HEADER) -> dict[str, NDArray[Any]]:
     """Read named arrays; the library holds what their header says against the bytes that are there."""
+    import safetensors.numpy
+
     if int.from_bytes(data[:8], "little") > longest_header:
         raise Unusable("its header is too long")
     with named_faults():
@@ -229,6 +235,8 @@ def parse_tensors(data: bytes, longest_header: int = LONGEST_HEADER) -> dict[str
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, str]]:
     """Read named arrays and what is noted about them."""
+    from safetensors import safe_open
+
     with named_faults():
         with path.open("rb") as file:
             if int.from_bytes(file.read(8), "little") > LONGEST_HEADER:

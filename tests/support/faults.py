@@ -181,7 +181,15 @@ def stage_faults(root: Path) -> Stage:
 
 
 def _start(stage: Stage, *options: str, rounds: int = ROUNDS, deadline: float = LONG_DEADLINE) -> None:
-    settings = ["--set", f"rounds={rounds}", "--set", f"round.deadline={deadline}", *options]
+    settings = [
+        "--set",
+        "train.prior=off",
+        "--set",
+        f"rounds={rounds}",
+        "--set",
+        f"round.deadline={deadline}",
+        *options,
+    ]
     stage.federation.start_run(stage.root / "run.toml", stage.out, *settings)
 
 
