@@ -59,9 +59,7 @@ def run(options: argparse.Namespace) -> int:
     if settings.health:
         require_free(parse_address(settings.health, HEALTH_PORT), "health")
     os.environ.update(for_programs(os.environ, [control.to_call.host]))
-    for run_directory in mark_cut_off(path.parent.parent / "runs"):
-        resume = f"`coterie run CONFIG.toml --on {path.parent.parent} --resume --out {run_directory}`"
-        say(f"{run_directory} was cut off when the server stopped; {resume} goes on with it")
+    _name_cut_off(path)
     expiry = None if options.insecure else _expiry_watch(path, settings)
     gate = _Gate(path, settings, control.to_call, insecure=options.insecure)
 
@@ -77,7 +75,15 @@ def run(options: argparse.Namespace) -> int:
             path.parent,
             each_pulse=look,
         )
+    # A run that was asked to end and did not get to say so.
+    _name_cut_off(path)
     return 0
+
+
+def _name_cut_off(path: Path) -> None:
+    for run_directory in mark_cut_off(path.parent.parent / "runs"):
+        resume = f"`coterie run CONFIG.toml --on {path.parent.parent} --resume --out {run_directory}`"
+        say(f"{run_directory} was cut off when the server stopped; {resume} goes on with it")
 
 
 def check_credentials(path: Path, settings: ServerFile) -> None:

@@ -30,6 +30,7 @@ _LAST_WORDS = 5.0  # seconds to read what a program wrote before it ended
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _INFORMATION = re.compile(r"(INFO|DEBUG)\s*:|\s*$")
 _GRACE = 15.0  # seconds to end in good order
+_BREATH = 0.05  # seconds between two looks at what a program left behind
 
 
 def say(text: str) -> None:
@@ -162,8 +163,12 @@ class Service:
         """Wait for a program that was asked to end, and then end it and what it started by force."""
         if self._process is None:
             return
+        until = time.monotonic() + _GRACE
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE)
+        # What it started may have more to say than itself: a run writes down that it was interrupted.
+        while time.monotonic() < until and _lives(self._process.pid):
+            time.sleep(_BREATH)
         self._end_group(signal.SIGKILL)
         self._process.wait()
         self._process = None
@@ -243,6 +248,24 @@ def _signals(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _lives(group: int) -> bool:
+    """Whether anybody of a process group is at work, who has ended without being waited for left aside."""
+    processes = Path("/proc")
+    if not processes.is_dir():
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        return True
+    for entry in processes.glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # After the name, which is in parentheses and may contain any: state, parent, group.
+            state, _, its_group = entry.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _cause(code: int) -> str:

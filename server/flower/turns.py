@@ -63,22 +63,29 @@ def _before(folder: Path, place: Path) -> int:
 
 @contextmanager
 def told_to_end(stop: threading.Event) -> Iterator[None]:
-    """Let SIGINT, by which Flower tells a ServerApp that its run was stopped, set `stop`."""
+    """Let the signals by which a ServerApp is told that its run or its server was stopped set `stop`.
+
+    Flower's own handlers report to the SuperLink from within the signal: where one comes in the middle of a request, the
+    process waits for itself and is ended by force, before anything is written.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     told: list[float] = []
 
     def end(number: int, frame: FrameType | None) -> None:
         told.append(time.monotonic())
         stop.set()
-        if told[-1] - told[0] > _GRACE and callable(before):
-            before(number, frame)
+        earlier = before[signal.Signals(number)]
+        if told[-1] - told[0] > _GRACE and callable(earlier):
+            earlier(number, frame)
 
-    signal.signal(signal.SIGINT, end)
+    for number in before:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        with suppress(ValueError, TypeError):
-            signal.signal(signal.SIGINT, before)
+        for number, earlier in before.items():
+            with suppress(ValueError, TypeError):
+                signal.signal(number, earlier)

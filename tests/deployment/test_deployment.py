@@ -76,6 +76,20 @@ def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
     until(lambda: not alive(int(found.read_text())), 5, "the grandchild ends")
 
 
+def test_what_a_program_started_may_finish_its_words(tmp_path: Path) -> None:
+    last = "import pathlib, signal, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), "
+    last += "pathlib.Path('said').touch(), exit())); pathlib.Path('ready').touch(); time.sleep(99)"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {last!r}]).wait()"
+    stop = threading.Event()
+
+    def look() -> None:
+        if (tmp_path / "ready").exists():
+            stop.set()
+
+    supervise([Service("it", python(code))], os.environ, tmp_path, each_pulse=look, stop=stop)
+    assert (tmp_path / "said").exists()
+
+
 def test_a_listener_that_fails_does_not_block_the_program(tmp_path: Path) -> None:
     stop, done = threading.Event(), tmp_path / "done"
 

@@ -115,13 +115,15 @@ def test_runs_take_turns_in_the_order_they_came(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_is_told_to_end_is_asked_first() -> None:
-    stop = threading.Event()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_told_to_end_is_asked_first(number: signal.Signals) -> None:
+    stop, before = threading.Event(), signal.getsignal(number)
     with told_to_end(stop):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         assert stop.is_set()
         # Told again at once it goes on ending in good order.
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
 
 
 def test_the_doctor_names_what_is_wrong_and_what_to_do(
