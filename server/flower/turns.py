@@ -65,8 +65,8 @@ def _before(folder: Path, place: Path) -> int:
 def told_to_end(stop: threading.Event) -> Iterator[None]:
     """Let the signals by which a ServerApp is told that its run or its server was stopped set `stop`.
 
-    Flower's own handlers report to the SuperLink from within the signal: where one comes in the middle of a request, the
-    process waits for itself and is ended by force, before anything is written.
+    Flower's own handlers report to the SuperLink from within the signal: where one comes in the middle of a request,
+    the process waits for itself and is ended by force, before anything is written.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
