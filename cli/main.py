@@ -34,6 +34,8 @@ from cli.deployment.proxy import for_programs
 from common.config import SettingsError
 from common.foreign import Unusable
 
+_PIPE_CLOSED = 128 + 13  # as a shell tells of SIGPIPE
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the chosen job; return the exit code."""
@@ -53,6 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SettingsError, Unusable) as error:
         print(f"coterie: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read the output has seen enough, as `head` has; Python would complain again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
 
 
 if __name__ == "__main__":

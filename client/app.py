@@ -20,6 +20,7 @@ from client.fingerprints import FINGERPRINTS
 from client.identity import Identity, identify
 from client.policy.gate import gate_of
 from client.policy.question import Question
+from client.policy.rules import Declined
 from client.request import Request, data_of, limit_threads
 from client.secure.answers import SECURE_ANSWERS, SecureAnswer
 from common import wire
@@ -56,7 +57,11 @@ def admitted(message: Message, context: Context, work: Work) -> Message:
         gate.let_out(question, content)
     except Exception as error:
         # Not left to Flower, whose error reply would carry the text of any exception.
-        _log.exception("this request cannot be served")
+        if isinstance(error, Declined):
+            # As the policy has it: nothing went wrong, and where in the code is of no interest.
+            _log.warning("declined: %s", error)
+        else:
+            _log.exception("this request cannot be served")
         reason = reason_of(error, identity)
         content = wire.pack_refusal(reason, passing=is_passing(error, identity))
         if gate is not None:

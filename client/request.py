@@ -87,12 +87,7 @@ class Request:
     @property
     def describable(self) -> Request:
         """The same request to the site without the classes that are too small to be described."""
-        large = self.site.told_counts(self.identity.policy.class_samples) > 0
-        train = self.site.train[large[self.site.train_labels]]
-        if not len(train):
-            least = self.identity.policy.class_samples
-            raise Declined(f"policy.class_samples = {least}, and no class of this site has as many to train on")
-        return replace(self, site=replace(self.site, train=train))
+        return replace(self, site=describable(self.site, self.identity.policy))
 
     def embedded(self) -> NDArray[np.float32]:
         """Embeddings of the training samples, float32[n, d]."""
@@ -163,6 +158,17 @@ def large_enough(site: SiteData, policy: Policy) -> SiteData:
     if not policy.tests or len(site.test) < policy.test_samples:
         return replace(site, test=site.test[:0])
     return site
+
+
+def describable(site: SiteData, policy: Policy) -> SiteData:
+    """The site without the classes that its policy finds too small to be described."""
+    large = site.told_counts(policy.class_samples) > 0
+    train = site.train[large[site.train_labels]]
+    if not len(train):
+        raise Declined(
+            f"policy.class_samples = {policy.class_samples}, and no class of this site has as many to train on"
+        )
+    return replace(site, train=train)
 
 
 def read_by(settings: SiteSettings, identity: Identity, site: SiteData) -> SiteData:

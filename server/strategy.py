@@ -20,6 +20,7 @@ from common import wire
 from common.classes import agreed_classes
 from common.config import Config
 from common.methods import agreement_on
+from common.readable import megabytes
 from common.signature import Signature
 from common.state import Extras, State
 from server.aggregation import Aggregation
@@ -199,8 +200,8 @@ class ClusteredStrategy(Strategy):
         reference = self._rule.reference(self._initial)
         needed = len(groups) * self._aggregation.accumulator(0, reference, 1).bytes_needed(reference)
         _log.info(
-            "%s: %d sites in %d groups; averaging takes at most %.1f MB",
-            self._method.title, len(self._roster), len(groups), needed / 1e6,
+            "%s: %d sites in %d group%s; averaging takes at most %s",
+            self._method.title, len(self._roster), len(groups), "s" * (len(groups) > 1), megabytes(needed),
         )  # fmt: skip
 
     def _travelling(self, state: State) -> State:

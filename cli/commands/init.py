@@ -79,16 +79,19 @@ def _found(found: Inventory) -> str:
 
 def _next(out: Path, *, federation: bool) -> list[str]:
     if federation:
-        return [
-            "coterie provision fed --server HOST --sites NAME,NAME    # once: certificates, keys, a kit for each site",
-            "coterie server fed/server/server.toml                    # at the coordinator",
-            f"coterie site check site.toml {out}                  # at each site, with `data` set in site.toml",
-            "coterie site site.toml                                   # at each site",
-            f"coterie run {out} --on fed                          # at the coordinator",
-        ]
-    return [
-        f"coterie preview {out}                       # who would train with whom; seconds",
-        f"coterie simulate {out}                      # the run, and its page",
-        f"coterie simulate {out} --set method=local   # each site alone, to see whether joining pays",
-        "coterie runs                                     # what has run",
-    ]
+        steps = {
+            "coterie provision fed --server HOST --sites NAME,NAME": "once: certificates, keys, a kit for each site",
+            "coterie server fed/server/server.toml": "at the coordinator",
+            f"coterie site check site.toml {out} --call": "at each site, with `data` set in site.toml",
+            "coterie site site.toml": "at each site",
+            f"coterie run {out} --on fed": "at the coordinator",
+        }
+    else:
+        steps = {
+            f"coterie preview {out}": "who would train with whom; seconds",
+            f"coterie simulate {out}": "the run, and its page",
+            f"coterie simulate {out} --set method=local": "each site alone, to see whether joining pays",
+            "coterie runs": "what has run",
+        }
+    width = max(map(len, steps))
+    return [f"{command:{width}}   # {what}" for command, what in steps.items()]

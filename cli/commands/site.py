@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.arguments import Subparsers
@@ -17,8 +17,8 @@ from cli.deployment.address import FLEET_PORT, HEALTH_PORT, Address, greet, pars
 from cli.deployment.site_start import as_node_config, check_credentials, require_data, require_ledger
 from cli.deployment.start_file import SiteFile, located, read_start_file
 from cli.deployment.supernode import OPEN_BUNDLES
-from cli.deployment.supervisor import Service, flower_environment, is_information, new_secret, say, supervise
-from client.flower.log_lines import is_admission, is_known_to_us, is_refusal
+from cli.deployment.supervisor import Service, flower_environment, is_information, new_secret, plain, say, supervise
+from client.flower.log_lines import is_admission, is_known_to_us, is_last_word, is_refusal
 from client.foreign_code import ANY
 from common.clock import is_shut_out
 from common.config import FlatValue, SettingsError, parse_override
@@ -124,7 +124,7 @@ def _check(words: list[str], changes: Mapping[str, FlatValue], *, calls: bool) -
     path = Path(words[0]).absolute()
     settings = read_start_file(path, SiteFile, changes)
     try:
-        code = check_site(path, settings, Path(words[1]) if len(words) == 2 else None)
+        code = check_site(path, settings, Path(words[1]) if len(words) == 2 else None, calls=calls)
         return max(code, _call(path, settings)) if calls else code
     except SettingsError as error:
         # Something is in the way, as where the check itself finds it.
@@ -180,7 +180,7 @@ def services(
         node += ["--isolation", "subprocess"] if cold else ["--isolation", "process", *secret]
         refusal = _Refusal(_signed_name(path, settings, insecure=insecure), settings.server, verbose)
         name = f"the SuperNode of site {settings.site}"
-        chosen.append(Service(name, node, hear=refusal.hear, verdict=refusal.verdict))
+        chosen.append(Service(name, node, hear=refusal.hear, verdict=refusal.verdict, explained=refusal.explained))
         executor += ["--supernode", f"127.0.0.1:{settings.port}"]
     if not cold:
         tasks = max(settings.tasks for settings in sites.values())
@@ -233,12 +233,17 @@ class _Refusal:
     _since: float = 0.0
     _now: bool = False
     _clock: bool = False
+    _last_words: list[str] = field(default_factory=list)
 
     def hear(self, line: str) -> bool:
         if is_admission(line):
             self._since = 0.0
         self._clock = is_shut_out(line) or (self._clock and not is_refusal(line))
         self._now = self._now or is_refusal(line) or is_shut_out(line)
+        if not self.verbose and (self._last_words or is_last_word(line)):
+            # Five lines at each of many tries; whether they are worth showing is known when all have been heard.
+            self._last_words.append(line)
+            return False
         # Four lines for every question bury what matters; the ledger has them all.
         told = is_information(line) or is_known_to_us(line)
         return self.verbose or is_admission(line) or not told
@@ -246,7 +251,10 @@ class _Refusal:
     def verdict(self) -> str:
         """Return why to give up, or nothing."""
         refused, self._now = self._now, False
+        words, self._last_words = self._last_words, []
         if not refused:
+            self._since = 0.0
+            print(*map(plain, words), sep="", end="", file=sys.stderr, flush=True)
             return ""
         told = f"the server at {self.server} does not let in {self.who}"
         if self._since and time.monotonic() - self._since > _REFUSAL_PATIENCE:
@@ -258,6 +266,10 @@ class _Refusal:
             why = "this machine's clock is too far off" if self._clock else key
             say(f"{told}: {why}; trying again for {_REFUSAL_PATIENCE:.0f} s")
         return ""
+
+    def explained(self) -> bool:
+        """Whether it has been told why the SuperNode ended, which it does at each try."""
+        return self._since > 0
 
 
 class _Caller:

@@ -29,12 +29,13 @@ from client.policy.question import METHOD, TRAIN, Question
 from client.policy.rules import Declined, check
 from client.policy.words import in_words
 from client.privacy.budget import spent_of
-from client.request import large_enough, read_by
+from client.request import describable, large_enough, read_by
 from client.secure.credentials import NoCredentials, credentials_of
 from client.training import default_device, train
 from common.classes import agreed_classes
 from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
 from common.encoders import HEADS
+from common.fingerprint import KINDS
 from common.methods import rehearsal
 from common.models import get_state, set_state
 from common.networks import build_for
@@ -48,8 +49,8 @@ _TIMED_EMBEDDINGS = 32
 _FAULTS_SHOWN = 20
 
 
-def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
-    """Print what was found; return 0 if the site can take part, else 1."""
+def check_site(path: Path, settings: SiteFile, config_path: Path | None, *, calls: bool = False) -> int:
+    """Print what was found; return 0 if the site can take part, else 1. `calls`: the server is asked afterwards."""
     require_data(path, settings)
     identity = identify(tomllib.loads(as_node_config(path, settings)), 0)
     run = as_split_here(identity.policy, Task(_run_settings(identity, config_path), 0, 1)).settings
@@ -59,6 +60,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
     except (NoUsableData, Declined) as error:
         print(error)
         return 1
+    problems += _undescribed(site, identity, config_path)
     for line in _describe_data(site, identity, assumed=config_path is None):
         print(line)
     if identity.data_path is not None:
@@ -91,9 +93,8 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None) -> int:
         check_credentials(path, settings)
         key = authority.read_private_key(located(path, settings.key)).public_key()
         until = authority.read_certificate(located(path, settings.ca)).not_valid_after_utc
-        print(
-            f"key: {authority.fingerprint(key)}; authority valid until {until:%Y-%m-%d}; {settings.server} not called"
-        )
+        server = "" if calls else f"; {settings.server} not called"
+        print(f"key: {authority.fingerprint(key)}; authority valid until {until:%Y-%m-%d}{server}")
     except SettingsError as error:
         problems.append(str(error))
     print(_secure_sums(identity, run))
@@ -132,6 +133,25 @@ def _declined(identity: Identity, config_path: Path | None) -> list[str]:
             check(identity.policy, question, entries, time.time())
     except (Declined, LedgerBroken) as error:
         return [f"this site would decline the run: {error}"]
+    return []
+
+
+def _undescribed(site: SiteData, identity: Identity, config_path: Path | None) -> list[str]:
+    """Why the site could not send the fingerprint of a run, if none of its classes is large enough for it."""
+    if config_path is None or identity.data_path is None:
+        return []
+    from server.methods import recipe, settle
+
+    kind = recipe(settle(load(config_path))).fingerprint
+    if not kind or KINDS[kind].by_row:
+        return []
+    try:
+        describable(site, identity.policy)
+    except Declined as error:
+        return [
+            f"this site would decline the run: {error}. More images of a class would do, or a smaller class_samples in "
+            "[policy]: a mean over few images tells more about each of them"
+        ]
     return []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ from cli.deployment.authority import create_file
 from cli.deployment.federation import Connection, connection_to, speaking_to, under_way
 from cli.deployment.layout import Layout
 from cli.deployment.start_file import ServerFile, located, read_start_file
-from cli.deployment.supervisor import flower_environment, program, say
+from cli.deployment.supervisor import flower_environment, plain, program, say
 from cli.toml_text import settings_toml
 from common.classes import agreed_classes
 from common.config import Config, SettingsError, flat_values, parse
@@ -51,6 +53,7 @@ def submit(config: Config, folder: Path, *, out: str | None, resume: bool = Fals
         say(f"out = {config.out} cannot be written: {reason}; nothing was started")
         return 1
     print(f"run directory: {config.out}", flush=True)
+    _require_resumable(config)
     follower = _Follower(layout, connection)
     with tempfile.TemporaryDirectory(prefix="coterie-") as scratch:
         # In a file, because values on Flower's command line cannot hold quotes.
@@ -110,6 +113,17 @@ def _not_writable(out: Path, connection: Connection) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def _require_resumable(config: Config) -> None:
+    """Say now what the server would say of a run directory that can be seen from here."""
+    from server.history.run_directory import RUN, as_begun, check_resumable
+    from server.methods import settle
+
+    path = Path(config.out)
+    # The server may run as somebody else, whose directories are closed to this user.
+    if os.access(path / RUN, os.R_OK):
+        check_resumable(path, as_begun(settle(config)))
 
 
 class _Follower:
@@ -183,7 +197,7 @@ class _Follower:
             assert process.stdout is not None
             try:
                 for line in process.stdout:
-                    print(line, end="", flush=True)
+                    print(line if sys.stdout.isatty() else plain(line), end="", flush=True)
                     self._run_id = started_run(line) or self._run_id
             except KeyboardInterrupt:
                 process.terminate()

@@ -98,6 +98,8 @@ class Service:
         Given each line it writes: whether to show it.
     verdict
         Asked when it ended by itself: why starting it again is of no use, or nothing.
+    explained
+        Asked after that: whether the operator knows already why it ended and that it is started again.
     layer
         A program of a higher layer works through those of the lower ones, and ends before them.
     """
@@ -106,6 +108,7 @@ class Service:
     command: Sequence[str]
     hear: Callable[[str], bool] = lambda line: True
     verdict: Callable[[], str] = lambda: ""
+    explained: Callable[[], bool] = lambda: False
     layer: int = 0
     _process: subprocess.Popen[str] | None = field(default=None, repr=False)
     _reader: threading.Thread | None = field(default=None, repr=False)
@@ -153,7 +156,8 @@ class Service:
             raise Refused(f"{self.name} ended {self._false_starts} times soon after its start; its own words are above")
         pause = min(_FIRST_PAUSE * 2 ** max(self._false_starts - 1, 0), _LONGEST_PAUSE)
         self._due = now + pause
-        say(f"{self.name} ended by itself ({_cause(code)}); starting it again in {pause:.0f} s")
+        if not self.explained():
+            say(f"{self.name} ended by itself ({_cause(code)}); starting it again in {pause:.0f} s")
 
     def ask_to_end(self) -> None:
         """Ask the program and what it started to end."""

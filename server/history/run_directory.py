@@ -64,7 +64,7 @@ def open_run(config: Config) -> Path:
     """Make the run directory, or open the one that holds the run to be resumed."""
     path = _made(config)
     if (path / RUN).exists():
-        _check_resumable(path, config)
+        check_resumable(path, config)
     return path
 
 
@@ -98,7 +98,7 @@ def as_begun(config: Config) -> Config:
     return config.model_copy(update={"sites": kept}) if isinstance(kept, int) and kept > 0 else config
 
 
-def _check_resumable(path: Path, config: Config) -> None:
+def check_resumable(path: Path, config: Config) -> None:
     """Raise unless the run in a directory may go on with these settings."""
     if config.resume == "never":
         raise SettingsError(

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from common.config import Config
 from common.naming import beside_naming
-from common.readable import duration
+from common.readable import duration, megabytes
 from common.site_card import SiteCard
 from server.history.chance_words import shares_in_the_softmax
 from server.history.events import (
@@ -380,7 +380,7 @@ def _rehearsal(event: RehearsalStarted | RehearsalDone) -> str:
     if isinstance(event, RehearsalStarted):
         return (
             f"rehearsal of {', '.join(map(str, event.ks))} groups in {event.rounds} rounds and {event.folds} folds: at "
-            f"most {event.bytes_each_way / 1e6:.1f} MB to and from a site, about {duration(event.seconds)}"
+            f"most {megabytes(event.bytes_each_way)} to and from a site, at least {duration(event.seconds)}"
         )
     outcome = event.outcome
     losses = ", ".join(f"{k}: {loss:.3f}" for k, loss in zip(outcome.ks, outcome.losses, strict=True))

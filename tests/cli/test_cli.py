@@ -56,3 +56,14 @@ def test_no_command_waits_for_libraries_it_does_not_use() -> None:
     heavy = "{'torch', 'flwr', 'numpy', 'grpc'} & set(sys.modules)"
     line = [sys.executable, "-c", f"import sys, cli.main; sys.exit(str({heavy} or ''))"]
     assert subprocess.run(line, capture_output=True, text=True, check=False).stderr.strip() == ""
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """As in `coterie config | head -1`."""
+    line = [sys.executable, "-m", "cli.main", "config", "--toml"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        program.stdout.close()
+        assert program.stderr.read() == ""
+    assert program.returncode == 128 + 13

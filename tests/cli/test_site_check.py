@@ -208,3 +208,14 @@ def test_the_command_line_wins_over_the_file(site: Path, tmp_path: Path, capsys:
     assert f"from {tmp_path / 'mounted'}" in capsys.readouterr().out
     assert main(["site", "check", str(site), "--set", "dat=/data"]) == 2
     assert "did you mean data?" in capsys.readouterr().err
+
+
+def test_a_site_whose_classes_are_all_too_small_is_not_told_that_it_is_ready(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.write_text(site.read_text() + "\n[policy]\nclass_samples = 20\n")
+    (tmp_path / "run.toml").write_text(f'method = "fmcl"\n{CONFIG}')
+    assert check(site, tmp_path / "run.toml") == 1
+    assert "PROBLEM: this site would decline the run: policy.class_samples = 20" in capsys.readouterr().out
+    (tmp_path / "run.toml").write_text(f'method = "fedavg"\n{CONFIG}')
+    assert check(site, tmp_path / "run.toml") == 0, "a method that asks for no fingerprint"

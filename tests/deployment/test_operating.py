@@ -75,6 +75,11 @@ def test_an_operator_sees_and_steers_what_runs(federation: Federation, tmp_path:
     kit = str(federation.layout.kit("a") / "site.toml")
     assert "knows the key of this site" in told(federation, "doctor", kit).stdout
 
+    again = told(federation, "run", "run.toml", *on, "--out", "one", "--resume", "--set", "rounds=3")
+    assert again.returncode == 2
+    assert "rounds = 3 (was 400); resume it with the same ones" in again.stderr
+    assert again.stderr.count("\n") == 1, "no traceback, and no advice to do it again"
+
     first.process.send_signal(signal.SIGINT)
     assert first.process.wait(60) == 130
     assert "goes on at the server. `coterie follow " in first.text
