@@ -19,6 +19,7 @@ from common.encoders import HEADS
 from common.foreign import Unusable, read_tensors
 from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.metrics import Metrics
+from common.naming import BesideNaming
 from common.section import Section
 from common.state import State
 from common.table import Table
@@ -53,6 +54,13 @@ class TestResult(Section):
     naming: float | None = Field(
         None, description="accuracy of always naming the most frequent class of that split; a model must beat it"
     )
+
+    @property
+    def beside_naming(self) -> BesideNaming | None:
+        """Whether the model has learnt more than which class is frequent; None where that is not known."""
+        if self.accuracy is None or self.naming is None or not self.samples:
+            return None
+        return BesideNaming(self.accuracy, self.naming, self.samples)
 
 
 class ModelCard(Section):

@@ -12,10 +12,11 @@ def register(jobs: Subparsers) -> None:
     """Add the sub-command."""
     parser = jobs.add_parser(
         "export",
-        help="write a trained model as ONNX",
-        description="Writes an ONNX file. Of images, with the preprocessing inside: uint8 pixels [n, size, size, "
-        "channels] in, probabilities [n, classes] out. Of tables: float32 rows [n, m] in, scaled as the card says. "
-        "Class names and the card are in its metadata. Needs coterie[onnx].",
+        help="write a trained model as ONNX, or as a folder for the Hugging Face Hub",
+        description="--onnx: of images, with the preprocessing inside: uint8 pixels [n, size, size, channels] in, "
+        "probabilities [n, classes] out. Of tables: float32 rows [n, m] in, scaled as the card says. Class names and "
+        "the card are in its metadata. Needs coterie[onnx]. --hub: a folder with the weights, the card as "
+        "config.json, and a model card as the Hub has it: training, results beside the baseline, limits.",
     )
     parser.add_argument(
         "model",
@@ -23,7 +24,9 @@ def register(jobs: Subparsers) -> None:
         metavar="MODEL",
         help="model.safetensors of a site, or models/group-<k>.safetensors of a run",
     )
-    parser.add_argument("--onnx", action="store_true", required=True, help="the format; there is no other yet")
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--onnx", action="store_true", help="an ONNX file")
+    kind.add_argument("--hub", action="store_true", help="a folder in the layout of the Hugging Face Hub")
     parser.add_argument(
         "--shares",
         default="own",
@@ -31,13 +34,21 @@ def register(jobs: Subparsers) -> None:
         help="class shares where the model is used: those it carries (default), equal ones, or a TOML file with "
         "CLASS = NUMBER for each class",
     )
-    parser.add_argument("--out", type=Path, help="file to write; default MODEL with the ending .onnx")
+    parser.add_argument("--out", type=Path, help="file or folder to write; default MODEL with the ending .onnx or -hub")
     add_network_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Export and say where it is."""
+    if options.hub:
+        from cli.hub import READ_ME, write_folder
+        from common.kept_model import load_model
+
+        _, card = load_model(options.model)
+        folder = write_folder(options.model, card, options.out or options.model.with_name(f"{options.model.stem}-hub"))
+        print(f"{folder}: {READ_ME} is the model card; add a licence to it before you publish the folder")
+        return 0
     from client.onnx_export import export_onnx, onnx_input
     from client.prediction import open_model
 

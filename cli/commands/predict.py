@@ -100,13 +100,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _warn(card: ModelCard) -> None:
     """Say it of a model that has learnt no more than which class is frequent."""
-    from common.naming import BesideNaming
-
-    test = card.test
-    if test is None or test.accuracy is None or test.naming is None or not test.samples:
-        return
-    beside = BesideNaming(test.accuracy, test.naming, test.samples)
-    if beside.verdict != "better":
+    beside = None if card.test is None else card.test.beside_naming
+    if beside is not None and beside.verdict != "better":
         counts = ", ".join(f"{name} {count}" for name, count in zip(card.classes, card.trained_on, strict=False))
         of = f"; the site trained on {counts}" if counts else ""
         print(f"WARNING: do not rely on this model: {beside.words}{of}", file=sys.stderr)

@@ -22,17 +22,27 @@ def register(jobs: Subparsers) -> None:
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory, finished or still growing")
     parser.add_argument("--out", type=Path, help="file to write; default report.html in the first RUN")
+    parser.add_argument(
+        "--ledger",
+        action="append",
+        default=[],
+        metavar="SITE=FILE",
+        help="the ledger that a site keeps of itself, to stand beside what arrived from that site",
+    )
     parser.add_argument("--pdf", action="store_true", help="print it as a PDF, too (needs Chromium)")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the page and say where it is."""
+    from cli.noted import noted_in
     from server.history.run_directory import REPORT, write_text
     from server.report import page, read_run
 
     out = options.out or options.runs[0] / REPORT
-    text = page([read_run(directory) for directory in options.runs])
+    records = [read_run(directory) for directory in options.runs]
+    records[0].noted.update(noted_in(options.ledger, str(records[0].about.get("stamp", ""))))
+    text = page(records)
     try:
         write_text(out, text)
     except OSError as error:

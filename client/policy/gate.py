@@ -152,6 +152,7 @@ class PolicyGate:
             at=self._now(),
             what=what,
             run=question.run,
+            stamp=question.task.run,
             kind=question.noted,
             settings=question.settings,
             round=question.task.round_number,

@@ -34,15 +34,18 @@ class LedgerBroken(ValueError):
 
 
 class Entry(Section):
-    """One line: `settings` is the digest of the run's, `text` why a question was declined or what is waited for.
+    """One line: `text` is why a question was declined or what is waited for.
 
-    A yes is to what was shown: `rule`, `rounds` of the run, and what is asked for `beyond` training and testing. Of a
-    privacy budget are spent `times` releases about the samples of a `part`, drawn at a `rate`, with noise `sigma`.
+    `run` is Flower's number, `stamp` what tells the run from every other one, `settings` the digest of its
+    settings. A yes is to what was shown: `rule`, `rounds` of the run, and what is asked for `beyond` training and
+    testing. Of a privacy budget are spent `times` releases about the samples of a `part`, drawn at a `rate`, with
+    noise `sigma`.
     """
 
     at: float
     what: What
     run: str = ""
+    stamp: str = ""
     kind: str = ""
     settings: str = ""
     round: int = 0

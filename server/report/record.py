@@ -76,6 +76,19 @@ class Traffic:
     replies: int = 0
 
 
+@dataclass(frozen=True)
+class Noted:
+    """What a site's own ledger has of a run: answers that left, their bytes, questions it declined, and its last line.
+
+    `head` is the digest of the ledger's last line: who compares it with the site's sees that these are the same lines.
+    """
+
+    answers: int
+    bytes: int
+    declined: int
+    head: str
+
+
 @dataclass
 class RunRecord:
     """Everything a page shows of a run."""
@@ -107,6 +120,7 @@ class RunRecord:
     confusions: dict[str, Confusion] = field(default_factory=dict)  # by site, of the last round that was tested
     scores: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # histograms by group, of the same round
     spending: dict[str, Spending] = field(default_factory=dict)  # of privacy budgets, as sites told last
+    noted: dict[str, Noted] = field(default_factory=dict)  # by sites whose ledgers are at hand, by themselves
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -19,6 +19,7 @@ from server.report.course_figures import STAGES, cost_figures, evidence_words, m
 from server.report.difference_words import DIFFERENCE_COLUMNS, difference_rows, difference_words
 from server.report.grouping_figures import grouping_figures
 from server.report.grouping_words import choice_of_k, doubtful, verdict
+from server.report.leaving_section import leaving_section
 from server.report.markup import group_chip, paragraph, table, tiles
 from server.report.palette import group_colour, group_symbol
 from server.report.privacy_section import privacy_section
@@ -54,6 +55,8 @@ def sections(records: Sequence[RunRecord]) -> list[Section]:
         chosen.append(_moves(record))
     if record.spending:
         chosen.append(privacy_section(record))
+    if record.traffic:
+        chosen.append(leaving_section(record))
     chosen += [_costs(record), _incidents(record), _settings(record)]
     return chosen
 
