@@ -217,6 +217,26 @@ class RoundSettings(Section):
     in_flight: int = Field(0, ge=0, description="most messages under way at once; 0: no limit")
     min_replies: int = Field(1, ge=1, description="fewest updates that change a group's model")
     max_message_mb: int = Field(1024, ge=1, description="a reply larger than this is refused")
+    enough: float = Field(
+        1.0, gt=0, le=1, description="a round closes when this share of every group's sites has answered; 1: all"
+    )
+    late: Literal["drop", "next"] = Field(
+        "drop",
+        description="what becomes of an update that comes after its round has closed; next: it enters the round it "
+        "comes in, and counts the less the older it is",
+    )
+
+
+class SimulateSettings(Section):
+    """A virtual clock: how long simulated sites would take, whatever this machine takes."""
+
+    clock: float = Field(
+        0.0, ge=0, le=1e6, description="virtual seconds in which a usual site trains on 1,000 samples; 0: no clock"
+    )
+    spread: float = Field(
+        0.5, ge=0, le=5, description="how unlike in speed sites are: standard deviation of the logarithm, per site"
+    )
+    jitter: float = Field(0.1, ge=0, le=5, description="how unlike in speed a site's rounds are: the same, per round")
 
 
 class TestSettings(Section):
@@ -314,6 +334,7 @@ class Config(SiteSettings):
     test: TestSettings = TestSettings()
     migration: MigrationSettings = MigrationSettings()
     round: RoundSettings = RoundSettings()
+    simulate: SimulateSettings = SimulateSettings()
     aggregate: AggregateSettings = AggregateSettings()
 
     def for_site(self) -> SiteSettings:
@@ -336,6 +357,8 @@ class Config(SiteSettings):
             raise ValueError(
                 f"round.min_replies = {self.round.min_replies} is more than sites = {self.sites}: nothing would train"
             )
+        if self.round.late == "next" and self.round.enough == 1:
+            raise ValueError("round.late = 'next' goes with round.enough below 1: nobody is late who is waited for")
         if self.partition.scheme == "disjoint" and self.partition.groups > self.sites:
             raise ValueError(
                 f"partition.groups = {self.partition.groups} is more than sites = {self.sites}: some would have nobody"

@@ -23,9 +23,9 @@ from common.methods import agreement_on
 from common.readable import megabytes
 from common.signature import Signature
 from common.state import Extras, State
-from server.aggregation import Aggregation
+from server.aggregation import Aggregation, RejectedUpdate
 from server.asking.grid import StreamingGrid
-from server.asking.stage import Exchange, Question, ask
+from server.asking.stage import UNUSABLE, Exchange, Question, ask
 from server.asking.tasks import Tasks
 from server.clustering import MergeTree, Rehearsed
 from server.history import checkpoint
@@ -45,6 +45,7 @@ from server.participation import participants
 from server.rehearsal import Rehearsal
 from server.roster import Member
 from server.rounds.final import hand_out, personalise
+from server.rounds.pace import Late, pace_of
 from server.rounds.round import Reply, Round, Screening
 from server.rounds.summing import Summing
 from server.rounds.testing import RoundResult, restored
@@ -126,6 +127,7 @@ class ClusteredStrategy(Strategy):
             else Migration(config, method, self._roster, self._ask_again, audience)
         )
         self._aggregation = Aggregation(config.aggregate)
+        self._pace = pace_of(config)
         self._summing = (SecureSumming if config.aggregate.rule == "secure" else Summing)(config, audience)
         # How often each site has left a question of the method's unanswered, in a row.
         self._unanswered: Counter[str] = Counter()
@@ -160,6 +162,7 @@ class ClusteredStrategy(Strategy):
             "migration": None if self._migration is None else self._migration.state(),
             "rule": self._rule.state(),
             "aggregation": self._aggregation.state(),
+            "pace": self._pace.state(),
             "grouping": None if self._grouping is self._rule else self._grouping.state(),
         }
 
@@ -176,6 +179,8 @@ class ClusteredStrategy(Strategy):
             self._migration.restore(state["migration"])
         self._rule.restore(state["rule"])
         self._aggregation.restore(state["aggregation"])
+        if state.get("pace"):
+            self._pace.restore(state["pace"])
         if self._grouping is not self._rule:
             self._grouping.restore(state["grouping"])
         self._done = round_number
@@ -322,10 +327,16 @@ class ClusteredStrategy(Strategy):
         settings = self._config.train
         drawn = participants(present, settings.fraction, self._config.seed, round_number, settings.draw)
         self._spared = present.keys() - drawn.keys()
-        test = {member.name for members in present.values() for member in self._testers(members, tested)}
+        plan = self._pace.plan(round_number, drawn, self._streaming(), self._rule.passes())
+        test = {
+            member.name
+            for members in present.values()
+            for member in self._testers(members, tested)
+            if member.name not in plan.unasked
+        }
         tasks = self._tasks(round_number, tested, test)
         self._round = self._round_of(round_number, tested)
-        train = self._summing.agree(self._round, drawn, tasks, self._streaming())
+        train = self._summing.agree(self._round, plan.train, tasks, self._streaming())
         chosen = [m for members in present.values() for m in members if m.name in train | test]
 
         def question(member: Member) -> Question:
@@ -335,8 +346,9 @@ class ClusteredStrategy(Strategy):
             # Told of the round whose models are tested, as those are who test and train.
             return Question(tasks.content(member, trains=False), "evaluate", "evaluate", tested.round_number)
 
-        read = self._round.reader(self._audience, train, test)
+        read = self._round.reader(self._audience, train, test, self._pace.hold)
         self._exchange = self._exchange_of("train", round_number, chosen, question, read)
+        self._pace.watch(self._streaming(), self._exchange, self._round.heard, self._read_late)
         return self._exchange.messages()
 
     def aggregate_train(
@@ -347,15 +359,20 @@ class ClusteredStrategy(Strategy):
         assert self._exchange is not None
         assert self._grid is not None
         this, exchange = self._round, self._exchange
+        for late in self._pace.due():
+            self._take_late(late)
         for member, _ in exchange.answers(replies, self._grid):
             # A group whose sites have all been heard gives its accumulator back at once.
-            this.close_heard(member, exchange.waiting, self._config.round.min_replies)
+            if self._config.round.late != "next":
+                this.close_heard(member, exchange.waiting, self._config.round.min_replies)
         if this.tested is not None:
             self._audience.tell(this.tested.told())
         self._summing.open(this, self._streaming())
         for kept in this.close_all(self._config.round.min_replies, self._summing.reasons):
             self._audience.tell(kept)
         self._accepted |= this.accepted
+        if closed := self._pace.closed(exchange.waiting, self._streaming(), this.taken):
+            self._audience.tell(closed)
         self._review(this)
         labels = {member.name: member.group for member in self._roster.members}
         models = dict(self._groups.models)
@@ -363,7 +380,25 @@ class ClusteredStrategy(Strategy):
         self._held_figures |= this.held
         self._result = RoundResult(this.round_number, this.train_loss, labels, models, dict(self._held_figures))
         self.setting.keep(this.round_number, self.state)
-        return None, MetricRecord({"loss": this.train_loss, "sites": this.heard})
+        return None, MetricRecord({"loss": this.train_loss, "sites": len(this.heard)})
+
+    def _read_late(self, name: str, group: int, round_number: int, content: RecordDict) -> None:
+        """Take in the answer of a site to a question of an earlier round."""
+        assert self._round is not None
+        member = self._roster[name]
+        try:
+            update = self._screening.update(member, content, self._groups.models[member.group])
+        except UNUSABLE as error:
+            self._audience.tell(SiteLeftOut("train", self._round.round_number, name, str(error)))
+        else:
+            self._take_late(Late(round_number, name, group, update.samples, update.state))
+
+    def _take_late(self, late: Late) -> None:
+        assert self._round is not None
+        try:
+            self._round.take_late(late)
+        except RejectedUpdate as error:
+            self._audience.tell(SiteLeftOut("train", self._round.round_number, late.site, str(error)))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

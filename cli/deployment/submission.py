@@ -82,6 +82,8 @@ def _complete(config: Config, layout: Layout, out: str | None, *, resume: bool) 
     from server.methods import settle
 
     settle(config)
+    if config.simulate.clock:
+        raise SettingsError("simulate.clock is for simulations: sites of a federation take the time that they take")
     # Every site would refuse a run without a class list; said here, once.
     agreed_classes(config.data)
     if "sites" not in config.model_fields_set:

@@ -6,7 +6,7 @@ from client.data import discover_classes, load_site
 from client.data.site import OWN, own_sites
 from client.identity import Identity, cache_folder
 from client.networks import network_of
-from common.config import Config, flat_values, parse
+from common.config import Config, SettingsError, flat_values, parse
 from server.listeners import require_trackers
 from server.methods import settle
 
@@ -16,6 +16,11 @@ def prepare(config: Config) -> Config:
     # Also looks the method up, and says which ones there are.
     config = settle(config)
     require_trackers(config.track)
+    if config.round.enough < 1 and not config.simulate.clock:
+        raise SettingsError(
+            f"round.enough = {config.round.enough:g}: who is late in a simulation is decided by a virtual clock, not "
+            "by how busy this machine is: set simulate.clock, e.g. to 10"
+        )
     data = config.data
     if not data.classes:
         found = discover_classes(data, by_site=config.partition.scheme == OWN)

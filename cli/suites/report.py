@@ -25,7 +25,7 @@ Wilcoxon signed-rank test over (site, seed) pairs of accuracy; sites of one seed
 description. ARI: agreement of the groups with the kinds of the sites, where sites differ in kind (1: the same, 0:
 chance). Stable: the last round of the same run without drift; before, just after: the rounds before and in which data
 begin to change; Δ‰ = 1000 (stable − end) / stable. MB: what a site sends and receives over the whole run, mean over the
-sites."""
+sites. Virtual seconds: when the last round closed, and the one that reaches as much, on the clock of simulate.clock."""
 
 
 def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, bool]:
@@ -55,9 +55,11 @@ def write_results(suite: Suite, cells: Sequence[Cell], out: Path) -> tuple[str, 
             texts.append(f"[{words}]({beside.name})")
             pages.append(f'<p><a href="{beside.name}">{words}</a></p>')
         try:
-            png, svg = curves.draw(part, name, suite.reference, out / slug(f"curves {name}"))
-            texts.append(f"![learning curves]({png.name})")
-            pages.append(f'<p><img src="{svg.name}" alt="learning curves of {html.escape(name)}"></p>')
+            for by_clock in (False, True) if curves.has_clock(part) else (False,):
+                stem, what = ("clock", "accuracy over virtual time") if by_clock else ("curves", "learning curves")
+                png, svg = curves.draw(part, name, suite.reference, out / slug(f"{stem} {name}"), by_clock=by_clock)
+                texts.append(f"![{what}]({png.name})")
+                pages.append(f'<p><img src="{svg.name}" alt="{what} of {html.escape(name)}"></p>')
         except ImportError:
             drawn = False
     if suite.stable:

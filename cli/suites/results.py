@@ -19,18 +19,21 @@ from cli.suites.suite import METRICS, Cell
 from common.foreign import read_json
 from common.intervals import judged, newcombe
 from server.history import run_directory
-from server.history.event_log import read_events
-from server.history.events import ReplyAccepted
+from server.history.event_log import EventLog, read_events
+from server.history.events import ReplyAccepted, RoundClosed
 from server.history.run_directory import is_finished
 
 # What is read of every round, over all sites.
 # Accuracies of other models than those that a run is tested with; not every run has them.
 BESIDE = ("mean_site_shared_accuracy", "mean_site_held_accuracy")
 CURVES = (*METRICS, "mean_site_accuracy", "worst_tenth_accuracy", *BESIDE)
+# When each tested round closed, in virtual seconds; NaN without a clock.
+CLOCK = "virtual_seconds"
 Curves = dict[str, NDArray[np.float64]]
 
 ALONE, COMMON = "local", "fedavg"
 _MEGABYTE = 1e6
+_ROUND = "round"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Outcome:
     Attributes
     ----------
     curves : float64[rounds] by name
-        Of `CURVES`, pooled over all sites' test samples unless the name says otherwise.
+        Of `CURVES`, pooled over all sites' test samples unless the name says otherwise; and `CLOCK`.
     sites : float64[rounds] by site
         Accuracy on each site's own test part.
     samples : float64[rounds] by site
@@ -109,6 +112,8 @@ class Row:
         Wilcoxon signed-rank test over (site, seed) pairs against the reference row; None for that row itself.
     curve : float64[rounds]
         Mean of the sites by round, mean over the seeds.
+    clock : float64[rounds]
+        When each round closed on the virtual clock, mean over the seeds; NaN without one.
     """
 
     label: str
@@ -134,6 +139,7 @@ class Row:
     seconds: float
     cpu_seconds: float
     curve: NDArray[np.float64]
+    clock: NDArray[np.float64]
     paper: tuple[float, ...] | None
 
 
@@ -143,24 +149,28 @@ def read_outcome(cell: Cell) -> Outcome | None:
     if not is_finished(folder, cell.config):
         return None
     summary = read_json(folder / run_directory.SUMMARY)
-    sent, received = _traffic(folder)
+    log = read_events(folder)
+    sent, received = _traffic(log)
     curves, sites, samples = _rounds(folder) if cell.config.personalise == "none" else _personalised(summary)
     if not len(curves["accuracy"]):
         return None
+    closed = {event.round_number: event.seconds for event in log.of(RoundClosed) if event.seconds is not None}
+    tested = curves.pop(_ROUND, np.empty(0))
+    curves[CLOCK] = np.array([closed.get(int(number), math.nan) for number in tested])
     ari = float(summary.get("ari", math.nan))
     return Outcome(cell, curves, sites, samples, int(summary["k"]), ari, sent, received, **read_cost(folder))
 
 
 def _rounds(folder: Path) -> tuple[Curves, Curves, Curves]:
     """Read the figures of every round, over all sites and by site, and each site's test samples."""
-    curves: dict[str, list[float]] = {name: [] for name in CURVES}
+    curves: dict[str, list[float]] = {name: [] for name in (*CURVES, _ROUND)}
     sites: defaultdict[str, dict[int, float]] = defaultdict(dict)
     samples: defaultdict[str, dict[int, float]] = defaultdict(dict)
     with (folder / run_directory.METRICS).open(newline="", encoding="utf-8") as table:
         for row in csv.DictReader(table):
             if row["scope"] == "overall":
-                for name in CURVES:
-                    curves[name].append(_number(row.get(name) or ""))
+                for name, values in curves.items():
+                    values.append(_number(row.get(name) or ""))
             elif row["scope"] == "site":
                 sites[row["name"]][int(row["round"])] = _number(row["accuracy"])
                 samples[row["name"]][int(row["round"])] = _number(row["samples"])
@@ -192,11 +202,11 @@ def _number(text: str) -> float:
     return float(text) if text else math.nan
 
 
-def _traffic(folder: Path) -> tuple[float, float]:
+def _traffic(log: EventLog) -> tuple[float, float]:
     """Megabytes that a site sent and received, mean over the sites, from the log."""
     sent: defaultdict[str, int] = defaultdict(int)
     received: defaultdict[str, int] = defaultdict(int)
-    for reply in read_events(folder).of(ReplyAccepted):
+    for reply in log.of(ReplyAccepted):
         # The log speaks as the server does.
         sent[reply.site] += reply.bytes_received
         received[reply.site] += reply.bytes_sent
@@ -246,6 +256,7 @@ def rows(outcomes: Sequence[Outcome], reference: str) -> Iterator[Row]:
             seconds=float(np.mean([outcome.seconds for outcome in group])),
             cpu_seconds=float(np.mean([outcome.cpu_seconds for outcome in group])),
             curve=np.mean([outcome.curves["mean_site_accuracy"] for outcome in group], axis=0),
+            clock=np.mean([outcome.curves[CLOCK] for outcome in group], axis=0),
             paper=group[0].cell.paper,
         )
 
@@ -254,6 +265,12 @@ def rounds_to_reach(row: Row, goal: Row) -> int | None:
     """The first round, counted from 1, whose mean of the sites is that of the goal's last round; None: never."""
     reached = np.flatnonzero(row.curve >= goal.last_mean_of_sites.mean)
     return int(reached[0]) + 1 if len(reached) else None
+
+
+def seconds_to_reach(row: Row, goal: Row) -> float:
+    """When that round closed on the virtual clock; NaN: never, or there is none."""
+    reached = rounds_to_reach(row, goal)
+    return math.nan if reached is None or not len(row.clock) else float(row.clock[reached - 1])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ import io
 import math
 from collections.abc import Sequence
 
-from cli.suites.results import Outcome, Row, Spread, best_round, rounds_to_reach
+import numpy as np
+from numpy.typing import NDArray
+
+from cli.suites.results import Outcome, Row, Spread, best_round, rounds_to_reach, seconds_to_reach
 from cli.suites.suite import METRICS, Measure
 
 _NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "auc": "AUC"}
@@ -52,11 +55,25 @@ def tables(
         for line, row in zip(lines, rows, strict=True):
             line.insert(2, f"{row.ari.mean:.2f}" if math.isfinite(row.ari.mean) else "–")
     others = [_more(row) for row in rows]
+    timed = any(_last(row.clock) is not None for row in rows)
+    if timed:
+        more.append("virtual seconds")
+        for line, row in zip(others, rows, strict=True):
+            line.append("–" if (last := _last(row.clock)) is None else f"{last:.0f}")
     if (goal := next((row for row in rows if row.label == reach), None)) is not None:
         more.append(f"rounds to reach {reach}")
         for line, row in zip(others, rows, strict=True):
             line.append("–" if row is goal else str(rounds_to_reach(row, goal) or "never"))
+        if timed:
+            more.append(f"virtual seconds to reach {reach}")
+            for line, row in zip(others, rows, strict=True):
+                seconds = seconds_to_reach(row, goal)
+                line.append("–" if row is goal else f"{seconds:.0f}" if math.isfinite(seconds) else "never")
     return [(good, lines), (more, others)]
+
+
+def _last(clock: NDArray[np.float64]) -> float | None:
+    return float(clock[-1]) if len(clock) and math.isfinite(clock[-1]) else None
 
 
 def _good(row: Row) -> list[str]:

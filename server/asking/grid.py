@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -34,6 +35,29 @@ _WAS_AWAY = "it went offline and came back meanwhile: its reply is not waited fo
 
 
 STOPPED = "stopped by the operator"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How a stage may end early.
+
+    Attributes
+    ----------
+    enough
+        Whether it may end now; those who are still under way then owe their answers.
+    late
+        Hears what is owed from earlier stages as it comes: the node, and its answer.
+    """
+
+    enough: Callable[[], bool]
+    late: Callable[[int, Message], None]
+
+
+@dataclass(frozen=True)
+class _Owed:
+    node: int
+    until: float
+    since: str
 
 
 class RunInterrupted(Exception):
@@ -65,13 +89,21 @@ class Attendance:
             self._look()
         self._when_asked[node] = self._since.get(node, "")
 
+    def when_asked(self, node: int) -> str:
+        """Since when a node had been online when it was asked."""
+        return self._when_asked.get(node, "")
+
+    def has_been_away(self, node: int, since: str) -> bool:
+        """Whether a node that had been online since then is online again, but was not all the time."""
+        return bool(since) and self._since.get(node, since) != since
+
     def away(self) -> set[int]:
         """Look, if the last time is a while ago, and return those who are online again, but were not all the time."""
         if time.monotonic() - self._checked <= _LOOK:
             return set()
         self._look()
         self._checked = self._looked
-        return {node for node, then in self._when_asked.items() if then and self._since.get(node, then) != then}
+        return {node for node, then in self._when_asked.items() if self.has_been_away(node, then)}
 
 
 class StreamingGrid(Grid):
@@ -96,6 +128,9 @@ class StreamingGrid(Grid):
         self._stop = stop or threading.Event()
         self._asked: dict[str, int] = {}
         self._largest = 0
+        # Of stages that ended early: messages whose answer is still to come.
+        self._owed: dict[str, _Owed] = {}
+        self._watch: Watch | None = None
 
     def set_run(self, run: Run) -> None:
         """Pass on."""
@@ -149,6 +184,15 @@ class StreamingGrid(Grid):
         """Whether the last stage got as far as sending this node its message."""
         return node_id in self._asked.values()
 
+    @property
+    def owing(self) -> set[int]:
+        """Nodes that still owe the answer to a question of a stage that ended before it came."""
+        return {owed.node for owed in self._owed.values()}
+
+    def watch(self, watch: Watch) -> None:
+        """Let the next stage end early, and let it hear what is still owed."""
+        self._watch = watch
+
     def node_of(self, reply: Message) -> int:
         """Return the node that was asked the question `reply` answers."""
         return self._asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
@@ -158,10 +202,12 @@ class StreamingGrid(Grid):
         end = time.monotonic() + min(self._deadline, timeout if timeout is not None else self._deadline)
         outstanding: set[str] = set()
         self._asked = {}
+        watch, self._watch = self._watch, None
         queue = iter(messages)
         exhausted = False
         pause, last_reply = _FIRST_PAUSE, time.monotonic()
         attendance = Attendance(self._grid)
+        self._forget_lost(attendance)
         while True:
             while not exhausted and (not self._in_flight or len(outstanding) < self._in_flight):
                 message = next(queue, None)
@@ -175,7 +221,7 @@ class StreamingGrid(Grid):
                     if message_id:
                         outstanding.add(message_id)
                         self._asked[message_id] = node
-            if exhausted and not outstanding:
+            if exhausted and not outstanding and watch is None:
                 return
             waited = time.monotonic() - last_reply
             pause = min(pause * 1.5, max(_PAUSE, _PART_OF_WAIT * waited), _LONGEST_PAUSE)
@@ -196,10 +242,32 @@ class StreamingGrid(Grid):
             for message_id in sorted(late for late in outstanding if self._asked[late] in away):
                 outstanding.discard(message_id)
                 yield node_unavailable(message_id, self._asked[message_id], _WAS_AWAY)
+            if self._ends(watch):
+                owed = {one: self._asked[one] for one in outstanding}
+                self._owed |= {one: _Owed(node, end, attendance.when_asked(node)) for one, node in owed.items()}
+                return
             if time.monotonic() >= end:
                 return
-            if outstanding:
+            if outstanding or watch is not None:
                 self._pause(min(pause, max(end - time.monotonic(), 0.0)))
+
+    def _forget_lost(self, attendance: Attendance) -> None:
+        """An answer that is overdue, or was lost with its node's process, is owed no more."""
+        self._owed = {
+            one: owed
+            for one, owed in self._owed.items()
+            if owed.until > time.monotonic() and not attendance.has_been_away(owed.node, owed.since)
+        }
+
+    def _ends(self, watch: Watch | None) -> bool:
+        """Fetch what is still owed, one answer after the other, as far as it is there; whether that is enough then."""
+        if watch is None:
+            return False
+        for message_id, owed in sorted(self._owed.items()):
+            for reply in self._grid.pull_messages([message_id]):
+                del self._owed[message_id]
+                watch.late(owed.node, reply)
+        return watch.enough()
 
     def _portion(self) -> int:
         """For how many replies to ask at once."""

@@ -139,7 +139,11 @@ class Exchange(Generic[M, A]):
             yield member, self._answer(member, reply)
             # Before the next one is fetched: a reply may be as large as a model.
             del reply
+        owing = grid.owing if isinstance(grid, StreamingGrid) else set()
         for member in sorted(self._waiting.values(), key=lambda member: member.name):
+            if member.node_id in owing:
+                # The stage ended early: who is late is told of by who ended it.
+                continue
             reason = f"no reply within {self._timeout:.0f} s ({self._limits})"
             if isinstance(grid, StreamingGrid) and not grid.was_asked(member.node_id):
                 reason = "its message could not be sent in time (round.deadline, round.in_flight)"

@@ -231,6 +231,29 @@ class MemoryLost:
 
 
 @dataclass(frozen=True)
+class RoundClosed:
+    """A round no longer waits for answers. Told where it need not wait for all, or where there is a virtual clock.
+
+    Attributes
+    ----------
+    late
+        Sites that were asked, and not waited for.
+    busy
+        Sites that were not asked, because they still owe the answer to an earlier round.
+    taken
+        Sites whose late update of an earlier round entered this one, and that round.
+    seconds
+        When it closed, on the virtual clock of a simulation.
+    """
+
+    round_number: int
+    late: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    taken: dict[str, int] = field(default_factory=dict)
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class RoundTrained:
     """The training of a round is closed, whether its models will be tested or not."""
 
@@ -331,6 +354,7 @@ Event = (
     | SiteCleared
     | GroupRetired
     | MemoryLost
+    | RoundClosed
     | RoundTrained
     | RoundFinished
     | SitesPersonalised

@@ -31,6 +31,7 @@ from server.history.events import (
     RehearsalDone,
     RehearsalStarted,
     ReplyAccepted,
+    RoundClosed,
     RoundFinished,
     RoundTrained,
     RunEnded,
@@ -339,11 +340,20 @@ def _notice(event: Event) -> str | None:
                 f"personalised ({event.mode}): accuracy {event.overall.accuracy:.3f} mean of sites "
                 f"{event.mean_site_accuracy:.3f} worst tenth {event.worst_tenth_accuracy:.3f}; sites keep: {kept}"
             )
+        case RoundClosed(late=late, taken=taken) if late or taken:
+            return _closed(event)
         case GroupRetired():
             return f"round {event.round_number}: nobody is left in group {event.group}"
         case CheckpointFailed():
             return f"round {event.round_number}: no checkpoint ({event.reason}); make room, the run goes on"
     return None
+
+
+def _closed(event: RoundClosed) -> str:
+    at = "" if event.seconds is None else f" at {duration(event.seconds)} of the virtual clock"
+    late = f", {len(event.late)} sites are late" if event.late else ""
+    taken = f", {len(event.taken)} late updates of earlier rounds have entered it" if event.taken else ""
+    return f"round {event.round_number}: closed{at}{late}{taken}"
 
 
 def _move(event: SitesMoved) -> str:

@@ -15,6 +15,7 @@ from server.history.event_log import read_events
 from server.history.events import (
     Event,
     GroupsFormed,
+    RoundClosed,
     RoundFinished,
     RunEnded,
     RunResumed,
@@ -44,6 +45,9 @@ class Summary:
         self._beside: dict[str, dict[str, float | None]] = {}
         self._naming: dict[str, Any] | None = None
         self._left_out = 0
+        # How often a round closed without a site, and when the last one did on the virtual clock.
+        self._late: int | None = None
+        self._clock: float | None = None
         self._personalised: dict[str, Any] | None = None
         self._moves: list[dict[str, Any]] = []
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -65,7 +69,7 @@ class Summary:
                 self._labels = dict(zip(event.sites, event.labels, strict=True))
             case SitePlaced(site=site, group=group):
                 self._labels[site] = group
-            case SiteLeftOut() | SitesMoved() | RoundFinished():
+            case SiteLeftOut() | RoundClosed() | SitesMoved() | RoundFinished():
                 self._score(event)
             case SitesPersonalised():
                 self._personalised = {
@@ -97,6 +101,9 @@ class Summary:
         match event:
             case SiteLeftOut():
                 self._left_out += 1
+            case RoundClosed():
+                self._late = (self._late or 0) + len(event.late)
+                self._clock = event.seconds
             case SitesMoved():
                 self._labels |= dict.fromkeys(event.sites, event.target)
                 self._moves += map(_move, rulings([event]))
@@ -142,6 +149,8 @@ class Summary:
             "moves": self._moves,
             "left_out": self._left_out,
             "seconds": seconds,
+            **({} if self._late is None else {"late": self._late}),
+            **({} if self._clock is None else {"virtual_seconds": round(self._clock, 3)}),
             # Never part of the figures above: only runs that ask for it have it.
             **({"personalised": self._personalised} if self._personalised else {}),
             **({} if (ari := agreement_with_truth(self._config, self._labels)) is None else {"ari": ari}),

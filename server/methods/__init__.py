@@ -59,6 +59,7 @@ def settle(config: Config) -> Config:
     _check_parts(config, method)
     method.check(config)
     _check_aggregation(config, method)
+    _check_pace(config, method)
     if not method.one_round:
         _check_inputs(config, method)
         return config
@@ -148,6 +149,26 @@ def _check_aggregation(config: Config, method: Method) -> None:
 
         if reasons := "; ".join(why_not(config, method, migration_rule(config))):
             raise SettingsError(f"aggregate.rule = 'secure' hides single updates: {reasons}")
+
+
+def _check_pace(config: Config, method: Method) -> None:
+    if method.one_round and (config.round.enough < 1 or config.simulate.clock):
+        key = "round.enough" if config.round.enough < 1 else "simulate.clock"
+        raise SettingsError(f"{key} does not go with method = {method.name!r}, in which sites do not train in rounds")
+    if config.round.late == "drop":
+        return
+    both, rule = f"round.late = 'next' does not go with method = {method.name!r}", method.training
+    if rule.term is not TrainingRule.term or agreement_on(method.rule).up or rule.offers_all:
+        raise SettingsError(
+            f"{both}: what its sites send beside an update is of the round it was made in; set it to 'drop'"
+        )
+    if rule.observe is not TrainingRule.observe or method.grouping is not None:
+        raise SettingsError(f"{both}, which compares updates of one round with each other; set it to 'drop'")
+    if config.aggregate.rule in ("trimmed", "median", "secure"):
+        raise SettingsError(
+            f"round.late = 'next' does not go with aggregate.rule = {config.aggregate.rule!r}: a late update counts "
+            "less, and there all count alike or are hidden; set it to 'drop'"
+        )
 
 
 def _check_parts(config: Config, method: Method) -> None:

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from server.methods.method import Method
 from server.methods.partition import OneGroup
+from server.methods.training import TrainingRule
+
+
+class TwoModels(TrainingRule):
+    """FedAvg: what else is trained stays at the site."""
+
+    def passes(self) -> float:
+        """One for each of the two models."""
+        return 2.0
+
 
 METHOD = Method(
     name="ditto",
@@ -14,6 +24,7 @@ METHOD = Method(
     partition=OneGroup(),
     clustered=False,
     rule="ditto",
+    training=TwoModels,
     settings_used=("ditto.pull",),
 )
 

@@ -50,6 +50,10 @@ class LeastLoss(TrainingRule):
         assert fairest is not None
         return fairest[1]
 
+    def passes(self) -> float:
+        """One, and a look at the samples under each of the K models."""
+        return 1 + self.config.cluster.k / 3
+
     def _check_losses(self, answer: Extras) -> None:
         count = len(answer[LOSSES]["values"])
         if count != self.config.cluster.k:

@@ -20,6 +20,10 @@ class Envelopes(TrainingRule):
         super().__init__(config, federation)
         self._beta = config.of(Settings).beta
 
+    def passes(self) -> float:
+        """So many steps on each batch."""
+        return float(self.config.of(Settings).steps)
+
     def close(self, group: int, before: State, mean: State, samples: int) -> State:
         """Follow the mean."""
         if self._beta == 1:

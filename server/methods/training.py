@@ -185,6 +185,10 @@ class TrainingRule(GroupingRule):
         """The group whose model a member of `group` trained; raise `InvalidExtras` for one that it was not offered."""
         return group
 
+    def passes(self) -> float:
+        """How many times a site goes over its samples in an epoch; without learning from them it is a third of one."""
+        return 1.0
+
     @property
     def is_plain(self) -> bool:
         """Whether updates enter the mean as they are."""

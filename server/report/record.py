@@ -33,6 +33,7 @@ from server.history.events import (
     ModelKept,
     RehearsalDone,
     ReplyAccepted,
+    RoundClosed,
     RoundFinished,
     RoundTrained,
     RunEnded,
@@ -54,6 +55,8 @@ from server.report.counts_file import UnusableCounts
 from server.report.scores import read_scores
 
 Name = TypeVar("Name")
+
+_NAMED = 5  # of those who were late
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class RunRecord:
     strangers: set[str] = field(default_factory=set)  # late sites that fit nowhere
     rounds: list[RoundFinished] = field(default_factory=list)  # those that were tested
     trained: int = 0  # rounds
+    clock: dict[int, float] = field(default_factory=dict)  # round → when it closed, in virtual seconds
     trained_labels: dict[str, int] = field(default_factory=dict)  # after the last round that was trained
     personalised: SitesPersonalised | None = None
     solved: tuple[float, tuple[int, ...]] | None = None  # threshold, widths of the layers: what validation chose
@@ -311,6 +315,8 @@ def _take(record: RunRecord, event: Event) -> None:
 def _take_model(record: RunRecord, event: Event) -> None:
     """What became of a group's model, or of a site's own."""
     match event:
+        case RoundClosed(number, seconds=float(seconds)):
+            record.clock[number] = seconds
         case RoundTrained():
             record.trained, record.trained_labels = event.round_number, event.labels
         case RoundFinished():
@@ -341,6 +347,9 @@ def _incident(event: Event) -> Incident | None:
         case MemoryLost():
             reason = "no longer has what it remembered of the run and starts fresh"
             return Incident(event.round_number, "train", event.site, reason)
+        case RoundClosed(number, late) if late:
+            some = ", ".join(late[:_NAMED]) + (f" and {len(late) - _NAMED} more" if len(late) > _NAMED else "")
+            return Incident(number, "train", f"{len(late)} sites", f"were late: the round closed without {some}")
         case GroupKept(number, group, replies, needed, why):
             reason = f"kept its model: {why or f'{replies} of {needed} updates needed'}"
             return Incident(number, "train", f"group {group}", reason)

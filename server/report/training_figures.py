@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from common.naming import beside_naming
-from common.readable import percent
+from common.readable import duration, percent
 from server.report.figure import MOST_LABELS, Figure, label, percent_axis, round_axis, site_axis
 from server.report.palette import DASHES, group_colour, group_dash, group_symbol
 from server.report.record import RunRecord, accuracies, figures_of
@@ -18,6 +18,8 @@ def training_figures(record: RunRecord, others: Sequence[RunRecord]) -> list[Fig
     if not record.rounds:
         return []
     figures = [_overall(record, others)]
+    if any(one.round_number in record.clock for one in record.rounds):
+        figures.append(_over_time(record, others))
     if len({group for one in record.rounds for group in one.groups}) > 1:
         figures.append(_per_group(record))
     if record.last is not None and record.last.sites:
@@ -96,6 +98,46 @@ def _overall(record: RunRecord, others: Sequence[RunRecord]) -> Figure:
             "hovermode": "closest",
         },
         ("run", "method", "round", "accuracy", "macro_f1", "auc", "mean_of_sites", "worst_tenth", "train_loss"),
+        rows,
+    )
+
+
+def _over_time(record: RunRecord, others: Sequence[RunRecord]) -> Figure:
+    """Of the runs that have a virtual clock."""
+    runs = [run for run in (record, *others) if any(one.round_number in run.clock for one in run.rounds)]
+    traces: list[dict[str, Any]] = []
+    rows: list[tuple[str | int | float | None, ...]] = []
+    for number, run in enumerate(runs):
+        tested = [one for one in run.rounds if one.round_number in run.clock]
+        name = f"{label(run.title)} ({label(run.name)})"
+        rows += [(run.name, run.method, one.round_number, run.clock[one.round_number], one.overall.accuracy,
+                  one.mean_site_accuracy) for one in tested]  # fmt: skip
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines+markers" if len(tested) <= 40 else "lines", "name": name,
+                "x": [run.clock[one.round_number] for one in tested], "y": [one.overall.accuracy for one in tested],
+                "line": {"color": "@accent" if run is record else "@line", "width": 2.5 if run is record else 2,
+                         "dash": DASHES[number % len(DASHES)]},
+                "marker": {"symbol": ("circle", "x", "triangle-up", "star", "cross")[number % 5], "size": 7},
+                "hovertemplate": f"{name}, %{{x:.3~g}} s: %{{y:.1%}}<extra></extra>",
+            }
+        )  # fmt: skip
+    last = max(record.clock)
+    return Figure(
+        "clock",
+        "Accuracy over virtual time",
+        "The same accuracy, by the time at which each round closed on the simulation's clock (simulate.clock): how "
+        "long the sites would have taken. A round that does not wait for its slowest sites is short.",
+        f"Round {last} closed after {duration(record.clock[last])} of virtual time.",
+        traces,
+        {
+            "xaxis": {"title": {"text": "virtual seconds"}, "automargin": True, "zeroline": False},
+            "yaxis": percent_axis(title={"text": "accuracy"}),
+            "height": 420,
+            "showlegend": True,
+            "hovermode": "closest",
+        },
+        ("run", "method", "round", "virtual_seconds", "accuracy", "mean_of_sites"),
         rows,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flwr.app import RecordDict
@@ -14,11 +14,12 @@ from common.extras import Network
 from common.methods import Agreement
 from common.site_card import Spending
 from common.state import State
-from server.aggregation import Accumulator, Aggregation, Screen
+from server.aggregation import Accumulator, Aggregation, RejectedUpdate, Screen
 from server.groups import Groups
 from server.history.events import Audience, GroupKept, MemoryLost, SiteLeftOut
 from server.methods.training import Contribution, Mover, TrainingRule
 from server.roster import Member, Roster
+from server.rounds.pace import Late, discounted
 from server.rounds.testing import RoundResult
 
 # A site may train on more samples than it declared, but not on wildly more: the fixed-point averages are scaled by what
@@ -130,6 +131,8 @@ class Round:
         # The most samples that an update of each group counts for, where there is a limit.
         self._caps: dict[int, int | None] = {}
         self._contributors: dict[int, list[str]] = {}
+        # The rounds in which updates that came late were made, by site.
+        self.taken: dict[str, int] = {}
         self._finished: dict[int, State] = {}
         self._kept: list[GroupKept] = []
         self._losses: dict[str, tuple[float, int]] = {}
@@ -137,9 +140,9 @@ class Round:
         self._offers: dict[str, set[int]] = {}
 
     @property
-    def heard(self) -> int:
-        """How many updates were taken in."""
-        return len(self._losses)
+    def heard(self) -> Collection[str]:
+        """Whose updates of this round were taken in."""
+        return self._losses.keys()
 
     @property
     def train_loss(self) -> float:
@@ -148,8 +151,13 @@ class Round:
         # Summed by fsum, which is exact, so that the order of arrival leaves no trace.
         return math.fsum(loss * count for loss, count in self._losses.values()) / samples if samples else math.nan
 
-    def reader(self, audience: Audience, train: set[str], test: set[str]) -> Callable[[Member, RecordDict], Reply]:
-        """Return what reads the replies of those who train and those who test, and takes them in."""
+    def reader(
+        self, audience: Audience, train: set[str], test: set[str], hold: Callable[[Late], bool] = lambda late: False
+    ) -> Callable[[Member, RecordDict], Reply]:
+        """Return what reads the replies of those who train and those who test, and takes them in.
+
+        An update that `hold` keeps is not of this round.
+        """
         everybody = set(self._groups.models)
         self._offers = {
             name: everybody if self._rule.offers_all else {self._roster[name].group} for name in sorted(train)
@@ -167,7 +175,9 @@ class Round:
                     assert self.tested is not None
                     audience.tell(SiteLeftOut("evaluate", self.tested.round_number, member.name, str(error)))
             if member.name in train:
-                update = self._take_update(member, content)
+                update = self._screening.update(member, content, self._groups.models[member.group])
+                if not hold(Late(self.round_number, member.name, member.group, update.samples, update.state)):
+                    self._take_update(member, update)
                 if update.fresh:
                     audience.tell(MemoryLost(self.round_number, member.name))
                 seconds, spending = seconds + update.seconds, update.spending
@@ -181,8 +191,7 @@ class Round:
         self.tested.add(member.name, evaluation.statistics, evaluation.shared)
         return evaluation
 
-    def _take_update(self, member: Member, content: RecordDict) -> wire.Update:
-        update = self._screening.update(member, content, self._groups.models[member.group])
+    def _take_update(self, member: Member, update: wire.Update) -> None:
         group = self._rule.trained(member.group, update.extras)
         before = self._groups.models[group]
         weight = self._weight(group, update.samples)
@@ -197,22 +206,37 @@ class Round:
             update.loss,
             update.changed,
         )
-        if group not in self._averages:
-            reference = self._rule.reference(before)
-            self._averages[group] = self._aggregation.accumulator(group, reference, self.capacity(group))
+        average = self._open(group)
         if not self._rule.is_plain:
             # What the accumulator is given, and looks at, is not what the site sent.
             if group not in self._screens:
                 self._screens[group] = Screen(before)
             self._screens[group].check(update.state, update.samples)
-        self._averages[group].add(self._rule.term(contribution), weight)
+        average.add(self._rule.term(contribution), weight)
         for mover in self._movers:
             mover.observe(contribution)
         self._contributors.setdefault(group, []).append(member.name)
         self._losses[member.name] = (update.loss, update.samples)
         if update.held is not None:
             self.held[member.name] = update.held
-        return update
+
+    def take_late(self, late: Late) -> None:
+        """Add an update of an earlier round to its group's average, with less weight; nobody else looks at it.
+
+        `RejectedUpdate`: it cannot be a part of that.
+        """
+        if self._roster[late.site].group != late.group:
+            raise RejectedUpdate(f"its update of round {late.round_number} is of a group that it has left")
+        age = self.round_number - late.round_number
+        self._open(late.group).add(late.state, discounted(self._weight(late.group, late.samples), age))
+        self._contributors.setdefault(late.group, []).append(late.site)
+        self.taken[late.site] = late.round_number
+
+    def _open(self, group: int) -> Accumulator:
+        if group not in self._averages:
+            reference = self._rule.reference(self._groups.models[group])
+            self._averages[group] = self._aggregation.accumulator(group, reference, self.capacity(group))
+        return self._averages[group]
 
     def _weight(self, group: int, samples: int) -> int:
         """The samples that an update of a group counts for."""
@@ -273,4 +297,4 @@ class Round:
         before, samples = self._groups.models[group], average.samples
         self._aggregation.note(group, average)
         self._finished[group] = self._rule.close(group, before, average.result(), samples)
-        self.accepted |= dict.fromkeys(self._contributors[group], self.round_number)
+        self.accepted |= {site: self.taken.get(site, self.round_number) for site in self._contributors[group]}
