@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
-from client.pretrained import Asker, create, first_line, from_file, from_hub, packaged, version, weights_digest
+from client.presets import fetch, pooled
+from client.pretrained import Asker, create, first_line, from_hub, packaged, version, weights_digest
+from client.weights_file import from_file, preset_from_file
+from common.backbones import PACKAGED_SCALE
 from common.config import EncoderSettings, SettingsError
-from common.encoders import PACKAGED, PIXEL_SIDE, PIXELS
+from common.encoders import PIXEL_SIDE, PIXELS
+from common.presets import PACKAGED, PRESETS, Scale
 from common.randomness import generator
 
 # Vectorised CPU kernels round the rows of a last, incomplete block differently. In batches of a multiple of this the
@@ -158,26 +162,36 @@ def _load(
     seed: int,
     dimensions: int,
 ) -> Encoder:
-    kind, _, architecture = name.partition(":")
     if name == PIXELS:
         size = size or PIXEL_SIDE
         flat = _projected(name, nn.Flatten(), size, dimensions)
         return Encoder(name, flat, size=size, mean=(0.0,) * 3, std=(1.0,) * 3, precision="float32")
-    if name == PACKAGED:
-        model = packaged(_ASKER)
-    elif kind == "random":
-        model = create(architecture, _ASKER, seed=seed)
-    elif weights:
-        model = from_file(architecture, Path(weights).expanduser(), _ASKER)
-    else:
-        model = from_hub(architecture, _ASKER)
+    model, mean, std, made_for = _network(name, weights, seed)
     model.eval().requires_grad_(False)
-    made_for = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
-    mean, std = ((0.5,) * 3, (0.5,) * 3) if name == PACKAGED else (made_for["mean"], made_for["std"])
-    size = size or int(made_for["input_size"][-1])
+    size = size or made_for
     _resize(name, model, size)
     model = _projected(name, model, size, dimensions)
     return Encoder(name, model, size=size, mean=mean, std=std, precision=precision)
+
+
+def _network(name: str, weights: str, seed: int) -> tuple[nn.Module, Scale, Scale, int]:
+    """The network behind a name, mean and spread of its images, and the size it was made for."""
+    file = Path(weights).expanduser() if weights else None
+    if preset := PRESETS.get(name):
+        network = fetch(name, _ASKER) if file is None else preset_from_file(name, file, _ASKER)
+        return pooled(network, preset), preset.mean, preset.std, preset.size
+    kind, _, architecture = name.partition(":")
+    if name in PACKAGED:
+        network = packaged(PACKAGED[name], _ASKER)
+    elif kind == "random":
+        network = create(architecture, _ASKER, seed=seed)
+    elif file is not None:
+        network = from_file(architecture, file, _ASKER)
+    else:
+        network = from_hub(architecture, _ASKER)
+    made_for = resolve_model_data_config(network)  # type: ignore[no-untyped-call]
+    mean, std = (PACKAGED_SCALE, PACKAGED_SCALE) if name in PACKAGED else (made_for["mean"], made_for["std"])
+    return network, mean, std, int(made_for["input_size"][-1])
 
 
 def _projected(name: str, model: nn.Module, size: int, dimensions: int) -> nn.Module:

@@ -12,12 +12,14 @@ from torch import nn
 
 from client.flower.bundle import bundles
 from client.identity import Identity
-from client.pretrained import Asker, create, from_file, from_hub, packaged, version, weights_digest
-from common.backbones import PACKAGED, PACKAGED_SCALE, assemble, set_size
+from client.pretrained import Asker, create, from_hub, packaged, version, weights_digest
+from client.weights_file import from_file
+from common.backbones import PACKAGED_SCALE, assemble, set_size
 from common.config import SiteSettings, TrainSettings
 from common.encoders import NO_FILE
 from common.networks import Design, build_design, design_of
 from common.own_network import NetworkError
+from common.presets import PACKAGED
 
 _ASKER = Asker("train.model", "train.weights", NetworkError)
 _AT_A_SITE = Asker("train.model", "network_weights in site.toml", NetworkError)
@@ -54,7 +56,7 @@ def own_weights(train: TrainSettings, identity: Identity) -> str:
 
 def named_weights(model: str, weights: str) -> str:
     """What `train.weights` stands for where it is empty."""
-    return weights or ("packaged" if model == f"timm:{PACKAGED}" else "hub")
+    return weights or ("packaged" if model.partition(":")[2] in PACKAGED.values() else "hub")
 
 
 def require_allowed(model: str, identity: Identity) -> None:
@@ -94,9 +96,7 @@ def _built(design: Design, weights: str, _version: tuple[int, int], seed: int, a
         return build_design(design, None)
     scale = None
     if weights == "packaged":
-        if architecture != PACKAGED:
-            raise NetworkError(f"train.weights = 'packaged' is timm:{PACKAGED}: timm:{architecture} has no package")
-        backbone, scale = packaged(asker), (PACKAGED_SCALE, PACKAGED_SCALE)
+        backbone, scale = packaged(architecture, asker), (PACKAGED_SCALE, PACKAGED_SCALE)
     elif weights == "hub":
         backbone = from_hub(architecture, asker)
     elif weights == "random":

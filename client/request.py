@@ -35,6 +35,7 @@ from common.extras import Network, Rule
 from common.metrics import EvaluationStatistics
 from common.models import get_state, set_prior
 from common.own_network import NetworkError
+from common.presets import PRESETS
 from common.prior import class_shares
 from common.state import State
 
@@ -208,13 +209,16 @@ _held = Held(2**30)
 
 def own_encoder(settings: EncoderSettings, identity: Identity) -> EncoderSettings:
     """The encoder of a run; a weights file is named by the site it lies at, unless the site is simulated."""
-    if not settings.weights or identity.is_simulated:
+    if identity.is_simulated:
         return settings
-    if identity.encoder_weights is None:
+    preset = PRESETS.get(settings.name)
+    if identity.encoder_weights is not None and (settings.weights or preset is not None):
+        return settings.model_copy(update={"weights": str(identity.encoder_weights)})
+    if settings.weights or (preset is not None and not preset.hub):
         raise EncoderError(
-            "this run's encoder needs a local weights file: set encoder-weights in the site's node config"
+            f"this run's encoder needs a local weights file, {settings.name}: set encoder_weights in site.toml"
         )
-    return settings.model_copy(update={"weights": str(identity.encoder_weights)})
+    return settings
 
 
 @lru_cache(maxsize=4)

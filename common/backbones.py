@@ -22,8 +22,7 @@ from common.models import Network, OfLength
 from common.randomness import generator
 from common.tensor_names import is_parameter
 
-# The one backbone whose weights are a package; made for values between -1 and 1.
-PACKAGED = "tf_efficientnet_lite0"
+# What backbones whose weights are a package were made for: values between -1 and 1.
 PACKAGED_SCALE = (0.5, 0.5, 0.5)
 
 # Features are brought to one length, at which the default learning rate suits the head, whatever the backbone.

@@ -7,6 +7,7 @@ config holds. Both become one frozen `Config`, or a `SettingsError` that names t
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
@@ -18,6 +19,7 @@ from pydantic.fields import FieldInfo
 from common.drift import DriftEvent, InvalidScenario, Scenario, check_scenario, read_scenario, write_scenario
 from common.foreign import Unusable, parse_toml, read_toml
 from common.methods import AGREEMENTS
+from common.presets import NAMED, PACKAGED, PRESETS
 from common.privacy import PrivacySettings
 from common.section import Section
 from common.table import InvalidTable, Table, check_table, read_table, write_table
@@ -98,11 +100,15 @@ class EncoderSettings(Section):
 
     name: str = Field(
         "efficientnet_lite0",
-        pattern=r"^(efficientnet_lite0|pixels|columns|timm:(hf-hub:[\w.\-]+/)?[\w.\-@]+|random:[\w.\-]+)$",
-        description="efficientnet_lite0 (packaged), timm:<model>, random:<model> (untrained, shared seed), pixels, or "
-        "columns (of a table)",
+        pattern=rf"^({'|'.join(map(re.escape, NAMED))}|pixels|columns|"
+        r"timm:(hf-hub:[\w.\-]+/)?[\w.\-@]+|random:[\w.\-]+)$",
+        description="efficientnet_lite0, efficientnet_lite2 (packaged), a published one by name (docs/encoders.md), "
+        "timm:<model>, random:<model> (untrained, shared seed), pixels, or columns (of a table)",
     )
-    weights: str = Field("", description="local weights file for timm:<model> (.safetensors or .pth); empty: hub")
+    weights: str = Field(
+        "",
+        description="local weights file of a published encoder or timm:<model> (.safetensors, .pth, .bin); empty: hub",
+    )
     image_size: int = Field(
         0, ge=0, le=1024, description="side in pixels the encoder sees; 0: the size it was made for"
     )
@@ -380,18 +386,19 @@ class Config(SiteSettings):
         self._check_backbone()
         if self.encoder.dimensions and self.encoder.name == "columns":
             raise ValueError("encoder.dimensions is for images: encoder.name = 'columns' reads a table as it is")
-        if self.encoder.weights and not self.encoder.name.startswith("timm:"):
+        if self.encoder.weights and self.encoder.name not in PRESETS and not self.encoder.name.startswith("timm:"):
             raise ValueError(
-                f"encoder.weights = {self.encoder.weights!r} goes with encoder.name = 'timm:<model>', "
-                f"not with {self.encoder.name!r}"
+                f"encoder.weights = {self.encoder.weights!r} goes with encoder.name = 'timm:<model>' or a published "
+                f"encoder, not with {self.encoder.name!r}"
             )
         return self
 
     def _check_backbone(self) -> None:
         train = self.train
-        if train.weights == "packaged" and train.model != "timm:tf_efficientnet_lite0":
+        packaged = [f"timm:{architecture}" for architecture in PACKAGED.values()]
+        if train.weights == "packaged" and train.model not in packaged:
             raise ValueError(
-                "train.weights = 'packaged' goes with train.model = 'timm:tf_efficientnet_lite0', not with "
+                f"train.weights = 'packaged' goes with train.model = {' or '.join(map(repr, packaged))}, not with "
                 f"{train.model!r}"
             )
         for name in () if train.model.startswith("timm:") else ("weights", "tune"):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 from common.config import DataSettings, EncoderSettings, SettingsError
+from common.presets import PACKAGED, PACKAGED_WIDTH, PRESETS
 
 # Networks on the numbers of a frozen encoder.
 HEADS = ("head", "head-mlp")
 
-PACKAGED = "efficientnet_lite0"
-_PACKAGED_WIDTH = 1280
 # No network at all: the image itself, 3 x 32 x 32 values between 0 and 1 unless encoder.image_size says otherwise.
 PIXELS = "pixels"
 PIXEL_SIDE = 32
@@ -28,7 +27,11 @@ def embedding_width(settings: EncoderSettings, data: DataSettings) -> int:
         return settings.dimensions
     if settings.name == PIXELS:
         return 3 * (settings.image_size or PIXEL_SIDE) ** 2
-    return _PACKAGED_WIDTH if settings.name == PACKAGED else _width(settings.name.partition(":")[2])
+    if settings.name in PACKAGED:
+        return PACKAGED_WIDTH
+    if preset := PRESETS.get(settings.name):
+        return preset.dimension
+    return _width(settings.name.partition(":")[2])
 
 
 @lru_cache(maxsize=8)

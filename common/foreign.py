@@ -244,3 +244,40 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, str]
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
             return arrays, file.metadata() or {}
+
+
+# The records of torch's archives: names of tensors and their shapes, and the values, one file for each.
+_PICKLE, _MOST_RECORDS = "data.pkl", 100_000
+
+
+def read_checkpoint(path: Path) -> Any:
+    """Read a file of torch's, .safetensors or an archive of plain tensors, to what it holds; no code in it is run."""
+    import torch
+
+    with named_faults():
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            with path.open("rb") as file:
+                if int.from_bytes(file.read(8), "little") > LONGEST_HEADER:
+                    raise Unusable("its header is too long")
+            return load_file(path)
+        _check_checkpoint(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _check_checkpoint(path: Path) -> None:
+    """Hold what an archive of torch's declares against the bytes that are there: its records are never compressed."""
+    if not zipfile.is_zipfile(path):
+        raise Unusable("it is no archive of torch 1.6 or later")
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if len(entries) > _MOST_RECORDS:
+            raise Unusable(f"it has more than {_MOST_RECORDS} members")
+        for entry in entries:
+            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+                raise Unusable(f"{entry.filename[:100]} is compressed")
+            if entry.filename.rpartition("/")[2] == _PICKLE and entry.file_size > LONGEST_HEADER:
+                raise Unusable("its list of tensors is too long")
+        if sum(entry.file_size for entry in entries) > path.stat().st_size:
+            raise Unusable("it declares more bytes than it has")

@@ -1,6 +1,6 @@
 """Writes the parts of the project that follow from the code: `python -m docs.generate` (`make generated`).
 
-These are the table of methods, the table of settings, and the settings that Flower's run config declares. A test holds
+These are the tables of methods, encoders and settings, and the settings that Flower's run config declares. A test holds
 each against the code.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from cli.method_page import as_markdown
 from cli.toml_text import settings_toml
 from common.config import Config, allowed, fields, flat_values
+from common.presets import IMAGENET_MEAN, IMAGENET_STD, PRESETS, Preset
 
 ROOT = Path(__file__).parents[1]
 _TABLE = r"^\| {first} \|.*?\n(?=\n|\Z)"
@@ -26,6 +27,38 @@ def settings_table() -> str:
         f"| `{key}` | `{json.dumps(values[key])}` | {allowed(field)} | {field.description} |" for key, field in fields()
     ]
     return "\n".join(["| setting | default | allowed | meaning |", "|---|---|---|---|", *rows])
+
+
+def encoders_table() -> str:
+    """Every published encoder with what it is made of."""
+    rows = [
+        f"| `{name}` | {one.images} | {one.architecture} ({one.library}) | {one.size} | {_scale(one)} | "
+        f"{_POOLED[one.pooling]} | {one.dimension} | {f'`{one.hub}`' if one.hub else 'your file'} | {one.licence} |"
+        for name, one in PRESETS.items()
+    ]
+    head = (
+        "encoder",
+        "trained on",
+        "network",
+        "px",
+        "mean / spread",
+        "a vector is",
+        "length",
+        "from",
+        "licence",
+    )
+    return "\n".join([f"| {' | '.join(head)} |", "|---|---|---|---:|---|---|---:|---|---|", *rows])
+
+
+_POOLED = {"own": "what the network gives", "class": "class token", "class and mean": "class token, mean of patches"}
+
+
+def _scale(preset: Preset) -> str:
+    if (preset.mean, preset.std) == (IMAGENET_MEAN, IMAGENET_STD):
+        return "ImageNet"
+    return " / ".join(
+        ", ".join(f"{value:.3f}" for value in dict.fromkeys(scale)) for scale in (preset.mean, preset.std)
+    )
 
 
 def main() -> None:
@@ -43,6 +76,7 @@ def main() -> None:
 
 PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/methods.md", _TABLE.format(first="name"), as_markdown),
+    ("docs/encoders.md", _TABLE.format(first="encoder"), encoders_table),
     ("docs/settings.md", _TABLE.format(first="setting"), settings_table),
     (
         "pyproject.toml",

@@ -29,11 +29,11 @@ from client.policy.question import METHOD, TRAIN, Question
 from client.policy.rules import Declined, check
 from client.policy.words import in_words
 from client.privacy.budget import spent_of
-from client.request import describable, large_enough, read_by
+from client.request import describable, large_enough, own_encoder, read_by
 from client.secure.credentials import NoCredentials, credentials_of
 from client.training import default_device, train
 from common.classes import agreed_classes
-from common.config import Config, EncoderSettings, SettingsError, SiteSettings, load
+from common.config import Config, SettingsError, SiteSettings, load
 from common.encoders import HEADS
 from common.fingerprint import KINDS
 from common.methods import rehearsal
@@ -71,7 +71,7 @@ def check_site(path: Path, settings: SiteFile, config_path: Path | None, *, call
     print(f"device: {device.type}{threads}", flush=True)
     if run.data.table is None:
         try:
-            encoder = load_encoder(_encoder_settings(run.encoder, identity), run.seed)
+            encoder = load_encoder(own_encoder(run.encoder, identity), run.seed)
         except EncoderError as error:
             problems.append(str(error))
         else:
@@ -183,15 +183,6 @@ def _run_settings(identity: Identity, config_path: Path | None) -> SiteSettings:
     data = config.data.model_copy(update={"source": kind, "path": str(identity.data_path)})
     data = data.model_copy(update={"classes": discover_classes(data)})
     return config.model_copy(update={"data": data}).for_site()
-
-
-def _encoder_settings(settings: EncoderSettings, identity: Identity) -> EncoderSettings:
-    """Return the encoder as this site will load it: a weights file is its own."""
-    if not settings.weights or identity.is_simulated:
-        return settings
-    if identity.encoder_weights is None:
-        raise EncoderError("this run's encoder needs a local weights file: set encoder_weights in site.toml")
-    return settings.model_copy(update={"weights": str(identity.encoder_weights)})
 
 
 def _describe_data(site: SiteData, identity: Identity, *, assumed: bool) -> Iterator[str]:

@@ -25,6 +25,8 @@ PRELOADED = (
     "sklearn.datasets",
     "timm",
     "timm.data.config",
+    "timm.layers.helpers",
+    "timm.layers.mlp",
     "timm.models",
     "torch",
     "torch.nn.functional",

