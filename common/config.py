@@ -70,6 +70,13 @@ class DataSettings(Section):
         description="what is learnt from: pixels or columns; embedding: images as the encoder sees them (dc-cfl, dc)",
     )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="share of a site's samples held out for testing")
+    validate_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of a simulated site's training samples on which models are tested, in the place of its test "
+        "samples, which nobody then reads: to choose settings by",
+    )
     watch: bool = Field(False, description="a site reads its own data anew in every round, because they may change")
 
 

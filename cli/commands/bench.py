@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -17,12 +17,13 @@ from rich.progress import Progress as Bar
 
 from cli.arguments import Subparsers
 from cli.suites.running import Progress, SuiteRunner, check_cells
-from cli.suites.suite import Cell, cells, read_suite
+from cli.suites.suite import Cell, cells, read_suite, trials
 from common.config import parse_override
 from common.lock import alone
 from common.readable import duration
 
 _SIGN_OF_LIFE = 60.0  # seconds
+_INTERRUPTED = 130
 
 
 def register(jobs: Subparsers) -> None:
@@ -49,14 +50,26 @@ def run(options: argparse.Namespace) -> int:
     suite = read_suite(options.suite)
     out = options.out.absolute()
     overrides = dict(parse_override(text) for text in options.set)
-    planned = list(cells(suite, options.suite.parent, overrides, out))
     # Imported late: torch and the plots take seconds, which `--help` and a mistake in the suite need not wait for.
+    from cli.suites.choosing import choose
     from cli.suites.preparation import prepare_cells
     from cli.suites.report import write_results
 
     console = Console()
-    planned = prepare_cells(planned, embed=not options.tables, say=lambda text: console.print(text, style="dim"))
-    check_cells(planned)
+
+    def ready(planned: Iterable[Cell]) -> list[Cell]:
+        prepared = prepare_cells(
+            list(planned), embed=not options.tables, say=lambda text: console.print(text, style="dim")
+        )
+        check_cells(prepared)
+        return prepared
+
+    def plan() -> list[Cell]:
+        return ready(cells(suite, options.suite.parent, overrides, out, choose(tried)))
+
+    tried = ready(trials(suite, options.suite.parent, overrides, out))
+    # Rows that wait for a choice are not among these; what is wrong with the others is said before anything runs.
+    planned = plan()
     out.mkdir(parents=True, exist_ok=True)
     code = 0
     if not options.tables:
@@ -64,19 +77,28 @@ def run(options: argparse.Namespace) -> int:
         # Also where the shell has Ctrl-C ignored, as in scripts, and for a polite kill.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
-        with alone(out / ".lock", str(out)) as lock, _Display(console, planned) as display:
-            try:
-                failed = SuiteRunner(jobs, lock, display.say, display.show).run(planned)
-                code = 1 if failed else 0
-            except KeyboardInterrupt:
-                display.say("interrupted; the same command goes on from here")
-                code = 130
+        with alone(out / ".lock", str(out)) as lock:
+            if tried:
+                code = _carry_out(tried, lock, jobs, console)
+            if code != _INTERRUPTED:
+                planned = plan()
+                code = max(code, _carry_out(planned, lock, jobs, console))
     text, drawn = write_results(suite, planned, out)
     print(text)
     if not drawn:
         print("\nNo curves: matplotlib is not installed (pip install 'coterie[bench]').", file=sys.stderr)
     console.print(f"\nResults: {out}/table.html", soft_wrap=True)
     return code
+
+
+def _carry_out(planned: Sequence[Cell], lock: int, jobs: int, console: Console) -> int:
+    """Carry out runs; return 1 if one failed, 130 if they were interrupted."""
+    with _Display(console, planned) as display:
+        try:
+            return 1 if SuiteRunner(jobs, lock, display.say, display.show).run(planned) else 0
+        except KeyboardInterrupt:
+            display.say("interrupted; the same command goes on from here")
+            return _INTERRUPTED
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

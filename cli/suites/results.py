@@ -114,6 +114,8 @@ class Row:
         Mean of the sites by round, mean over the seeds.
     clock : float64[rounds]
         When each round closed on the virtual clock, mean over the seeds; NaN without one.
+    chosen
+        What validation chose for it, in words; empty: there was no choice.
     """
 
     label: str
@@ -141,6 +143,7 @@ class Row:
     curve: NDArray[np.float64]
     clock: NDArray[np.float64]
     paper: tuple[float, ...] | None
+    chosen: str
 
 
 def read_outcome(cell: Cell) -> Outcome | None:
@@ -258,6 +261,7 @@ def rows(outcomes: Sequence[Outcome], reference: str) -> Iterator[Row]:
             curve=np.mean([outcome.curves["mean_site_accuracy"] for outcome in group], axis=0),
             clock=np.mean([outcome.curves[CLOCK] for outcome in group], axis=0),
             paper=group[0].cell.paper,
+            chosen=group[0].cell.candidate,
         )
 
 

@@ -60,6 +60,10 @@ def tables(
         more.append("virtual seconds")
         for line, row in zip(others, rows, strict=True):
             line.append("–" if (last := _last(row.clock)) is None else f"{last:.0f}")
+    if any(row.chosen for row in rows):
+        more.append("chosen by validation")
+        for line, row in zip(others, rows, strict=True):
+            line.append(row.chosen or "–")
     if (goal := next((row for row in rows if row.label == reach), None)) is not None:
         more.append(f"rounds to reach {reach}")
         for line, row in zip(others, rows, strict=True):

@@ -194,6 +194,9 @@ def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0,
 
 
 def _load_own(name: str, path: Path, settings: SiteSettings, seed: int, cache: Path, *, for_good: bool) -> SiteData:
+    if settings.data.validate_share:
+        # A server could have a site's training samples tested one way or the other, run by run.
+        raise SettingsError(f"site {name} has data of its own: data.validate_share is for simulated sites")
     if settings.drift:
         _say_that_drift_is_simulated_only(name)
     if settings.data.watch:
@@ -320,7 +323,10 @@ def _part(deal: _Deal, index: int) -> tuple[Index, Index]:
     By its number and not by its name: under drift, others must know which of its samples are for testing.
     """
     samples, _ = _open_common(deal.data, deal.cache, deal.partition.scheme == OWN)
-    return _split(samples, _shares(deal)[index], deal.data.test_fraction, deal.seed, f"{index:03d}")
+    train, test = _split(samples, _shares(deal)[index], deal.data.test_fraction, deal.seed, f"{index:03d}")
+    if deal.data.validate_share:
+        return _split(samples, train, deal.data.validate_share, deal.seed, f"{index:03d} validate")
+    return train, test
 
 
 @lru_cache(maxsize=2)

@@ -8,14 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config import Config
+from common.methods.fedclust import Settings
 from server.clustering import norm_distance
 from server.methods.method import Described, Method
 from server.methods.partition import Agglomerative
 
 
 def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
-    """‖h_i − h_j‖₂: heads from one start differ as their changes do."""
-    return norm_distance([site.fingerprint.change for site in sites], "l2")
+    """‖h_i − h_j‖₂: heads from one start differ as their changes do. They grow with rate and steps; parts do not."""
+    distance = norm_distance([site.fingerprint.change for site in sites], "l2")
+    largest = float(distance.max())
+    return distance / largest if config.of(Settings).relative and largest > 0 else distance
 
 
 METHOD = Method(
@@ -29,7 +32,7 @@ METHOD = Method(
     distance=_distance,
     partition=Agglomerative(),
     fingerprint_needs_model=True,
-    settings_used=("fedclust.warm_up", "cluster.k", "cluster.threshold", "cluster.linkage"),
+    settings_used=("fedclust.warm_up", "fedclust.relative", "cluster.k", "cluster.threshold", "cluster.linkage"),
 )
 
 METHODS = (METHOD,)

@@ -27,21 +27,16 @@ from common.config import SettingsError
 from common.lock import alone
 from server.app import conduct, initial_state
 from server.listeners import run_listeners
-from server.listeners.table import COLUMNS
 from tests.support.runs import MakeConfig, made, run_to_disk
+from tests.support.suites import finished_run, suite_file
 
 ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "configs" / "suites"
 # Those of the papers' tables; the others ask when joining and grouping pay.
 JOINING = sorted(path for kind in ("heads", "pixels", "tuned") for path in SUITES.glob(f"{kind}-*.toml"))
 FEDCM = sorted(SUITES.glob("*fedcm-table*.toml"))
-PAPERS = sorted(set(SUITES.glob("*.toml")) - {*SUITES.glob("worlds*.toml"), *JOINING, *FEDCM})
-
-
-def suite_file(folder: Path, text: str) -> Path:
-    path = folder / "suite.toml"
-    path.write_text(text)
-    return path
+OTHERS = {*SUITES.glob("worlds*.toml"), SUITES / "slow-sites.toml", *SUITES.glob("*dccfl-table*.toml"), *JOINING, *FEDCM}
+PAPERS = sorted(set(SUITES.glob("*.toml")) - OTHERS)
 
 
 SMALL = """
@@ -202,35 +197,6 @@ class TestSuite:
             assert {bool(cell.config.drift) for cell in planned if cell.setting == suite.stable} == {False}
             assert {bool(cell.config.drift) for cell in planned if cell.setting != suite.stable} == {True}
             assert sum(bool(entry.paper_loss) for entry in suite.method) == 7
-
-
-# Of each site's test part: a has few, so that it can hardly tell whether it is better off alone.
-SAMPLES = {"a": 10, "c": 40}
-
-
-def finished_run(cell: Cell, accuracy: list[float], sites: dict[str, list[float]], **summary: object) -> None:
-    """The directory of a finished run, as far as tables read it."""
-    folder = Path(cell.config.out)
-    folder.mkdir(parents=True)
-    kept = {"config": json.loads(cell.config.model_dump_json()), "outcome": "finished"}
-    (folder / "run.json").write_text(json.dumps(kept))
-    with (folder / "metrics.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        for number, value in enumerate(accuracy, start=1):
-            overall = {"round": number, "scope": "overall", "accuracy": value, "macro_f1": value / 2, "auc": ""}
-            table.writerow(overall | {"mean_site_accuracy": value, "worst_tenth_accuracy": value / 4})
-            for name, values in sites.items():
-                tested = {"accuracy": values[number - 1], "samples": SAMPLES.get(name, 10)}
-                table.writerow({"round": number, "scope": "site", "name": name} | tested)
-    (folder / "summary.json").write_text(json.dumps({"k": 2, **summary}))
-    reply = {"time": 1, "event": "ReplyAccepted", "stage": "train", "round_number": 1, "seconds": 0}
-    events = [
-        reply | {"site": "a", "bytes_sent": 3_000_000, "bytes_received": 1_000_000},
-        reply | {"site": "b", "bytes_sent": 5_000_000, "bytes_received": 1_000_000},
-    ]
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (folder / "cost.json").write_text(json.dumps({"seconds": 10, "cpu_seconds": 7}))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
 from common import wire
-from common.config import ClusterSettings, Config
+from common.config import ClusterSettings, Config, parse
 from common.head_change import HeadChange, InvalidHeadChange
 from common.site_card import SiteCard
 from server.app import conduct, initial_state
@@ -25,14 +25,14 @@ from tests.support.runs import MakeConfig, Record, run
 H = np.array([(1, 0), (1.1, 0), (0, 1), (0, 1.2)])
 
 
-def distance(heads: np.ndarray) -> np.ndarray:
+def distance(heads: np.ndarray, config: Config | None = None) -> np.ndarray:
     sites = [
         wire.Introduction(SiteCard(f"{n:03d}", 1, 0, (1,), 0, ()), HeadChange(head.astype(np.float32)), 0.0)
         for n, head in enumerate(heads)
     ]
     measure = METHODS["fedclust"].distance
     assert measure is not None
-    return measure(sites, Config())
+    return measure(sites, config or Config())
 
 
 def test_vector_h() -> None:
@@ -59,6 +59,15 @@ def test_the_extremes_are_local_and_fedavg() -> None:
     rule, apart = Agglomerative(), distance(H)
     assert rule.form(apart, 4, ClusterSettings(threshold=1e-9)).labels.tolist() == [0, 1, 2, 3]
     assert rule.form(apart, 4, ClusterSettings(threshold=1e9)).labels.tolist() == [0, 0, 0, 0]
+
+
+@given(st.floats(1e-3, 1e3))
+def test_in_parts_of_the_largest_the_length_of_the_warm_up_does_not_count(length: float) -> None:
+    relative = parse({"fedclust.relative": True})
+    apart = distance(H * length, relative)
+    assert apart.max() == 1.0
+    np.testing.assert_allclose(apart, distance(H) / distance(H).max(), atol=1e-5)
+    assert not distance(np.ones((3, 2)), relative).any()
 
 
 @given(st.floats(0, 6.28))
