@@ -17,6 +17,7 @@ from client.secure.participant import Letters, Participant, begin
 from client.secure.session_file import HeldSession, session_file
 from common import wire
 from common.fixed_point import OutOfBounds, as_vector, limits_of
+from common.methods import agreement_on
 from common.secure.terms import FEWEST, MASKED, Terms, digest_of
 from common.state import State
 
@@ -108,6 +109,8 @@ def _terms(task: wire.Task, identity: Identity) -> Terms:
     members = task.terms.members
     if identity.name not in members:
         raise wire.WireError("this site is not among the members of the sum")
+    if agreement_on(task.rule).up:
+        raise wire.WireError(f"{wire.plain_text(task.rule)} sends more than an update, which nothing would hide")
     if len(members) < FEWEST:
         raise wire.WireError(f"a secure sum of {len(members)} sites would say too much of each: it takes {FEWEST}")
     return task.terms

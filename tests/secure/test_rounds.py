@@ -12,7 +12,12 @@ from flwr.app import Message, RecordDict
 from common import wire
 from common.config import Config, SettingsError
 from common.drift import DriftEvent
-from common.secure.terms import MASKED
+from common.methods.scaffold import VARIATE
+from common.models import get_state
+from common.networks import build_for
+from common.secure.terms import MASKED, digest_of
+from common.tensor_names import is_parameter
+from common.wire.records import EXTRA
 from server.history.events import (
     GroupKept,
     ReplyAccepted,
@@ -193,6 +198,29 @@ def told(config: Config, kind: str, change: Callable[[int, RecordDict], None]) -
     """What the sites say that were sent something else."""
     record, _ = run(config, Meddling(config.sites, kind, change))
     return {event.site: event.reason for event in record.of(SiteLeftOut)}
+
+
+def test_no_rule_that_sends_more_than_an_update_is_followed(small_config: MakeConfig) -> None:
+    """SCAFFOLD's variates go beside the masked update, and are the update over the steps: told to all sites alike."""
+    config = small_config(method="fedavg", aggregate__rule="secure", rounds=1)
+    site = config.for_site()
+    state = get_state(build_for(site, config.seed))
+    zeros = {name: np.zeros_like(array) for name, array in state.items() if is_parameter(name)}
+
+    class Greedy(LoopbackGrid):
+        def _answer(self, message: Message) -> Message | None:
+            task = message.content.config_records.get("task")
+            if task is not None and "sum of" in task:
+                task["rule"], task["sum of"] = "scaffold", digest_of(state, {VARIATE: zeros}).hex()
+            if message.metadata.message_type == "train":
+                message.content["model"] = wire.pack_arrays(state)
+                message.content[f"{EXTRA}{VARIATE}"] = wire.pack_arrays(zeros)
+            return super()._answer(message)
+
+    record, grid = run(config, Greedy(config.sites))
+    assert not [key for reply in grid.replies for key in reply.content if key.startswith(EXTRA)]
+    reasons = {event.reason for event in record.of(SiteLeftOut)}
+    assert any("scaffold sends more than an update" in reason for reason in reasons)
 
 
 def test_another_model_for_the_others_is_not_trained(small_config: MakeConfig) -> None:
