@@ -27,7 +27,12 @@ class Told:
 
 
 class Discretion(Protocol):
-    """What is said of a site's data, wherever something may leave it."""
+    """What is said of a site's data, wherever something may leave it.
+
+    `is_private`: not even that something failed may tell of a sample.
+    """
+
+    is_private: bool
 
     def told(self, least: int) -> Told:
         """For the card; classes of fewer than `least` samples are not named."""
@@ -58,6 +63,8 @@ class Plain:
     embedded
         Makes the embeddings of its training samples.
     """
+
+    is_private = False
 
     def __init__(self, site: SiteData, embedded: Callable[[], NDArray[np.float32]]) -> None:
         self._site, self._embedded = site, embedded

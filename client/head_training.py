@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 _SHORTEST = np.float32(1e-12)
+# How much longer than the bound a gradient may be by rounding; whoever sets the bound has a greater margin.
+_ROUNDED = 1 + 5e-4
 
 
 @dataclass
@@ -87,19 +89,31 @@ def clipped_gradients(
     that its length is the product of their lengths (Goodfellow 2015), and a sample whose error is scaled is scaled.
     """
     rows = np.arange(len(inputs))
-    activations = _forward(layers, inputs)
-    logits = activations[-1] if log_prior is None else activations[-1] + log_prior
-    error = np.exp(logits - logits.max(axis=1, keepdims=True))
-    error /= error.sum(axis=1, keepdims=True)
-    error[rows, labels] -= 1
-    squares, behind = np.zeros(len(inputs)), error
-    for place in range(len(layers) - 1, -1, -1):
-        read = np.einsum("ni,ni->n", activations[place], activations[place], dtype=np.float64) + 1
-        squares += np.einsum("no,no->n", behind, behind, dtype=np.float64) * read
-        if place:
-            behind = (behind @ layers[place].weight) * (activations[place] > 0)
-    factor = np.minimum(1.0, clip / np.maximum(np.sqrt(squares), 1e-300))
-    return _gradients(layers, activations, error * factor[:, None].astype(np.float32))
+    # What overflows is left out below.
+    with np.errstate(over="ignore", invalid="ignore"):
+        activations = _forward(layers, inputs)
+        logits = activations[-1] if log_prior is None else activations[-1] + log_prior
+        error = np.exp(logits - logits.max(axis=1, keepdims=True))
+        error /= error.sum(axis=1, keepdims=True)
+        error[rows, labels] -= 1
+        lengths = _lengths(activations, _errors(layers, activations, error))
+        factor = np.minimum(1.0, clip / np.maximum(lengths, 1e-300))
+        errors = _errors(layers, activations, error * factor[:, None].astype(np.float32))
+        # Weights of a hostile server's may overflow for some samples alone, or turn rounding into more than the bound:
+        # such a sample takes no part, or it would be seen however loud the noise.
+        out = ~(_lengths(activations, errors) <= clip * _ROUNDED)
+    for array in (*errors, *activations[1:]):
+        array[out] = 0
+    return _products(errors, activations)
+
+
+def _lengths(activations: Sequence[Floats], errors: Sequence[Floats]) -> NDArray[np.float64]:
+    """Length of each sample's own gradient."""
+    squares = np.zeros(len(errors[0]))
+    for read, behind in zip(activations, errors, strict=False):
+        inputs = np.einsum("ni,ni->n", read, read, dtype=np.float64) + 1
+        squares += np.einsum("no,no->n", behind, behind, dtype=np.float64) * inputs
+    return np.sqrt(squares)
 
 
 def _forward(layers: Sequence[Layer], inputs: Floats) -> list[Floats]:
@@ -113,12 +127,21 @@ def _forward(layers: Sequence[Layer], inputs: Floats) -> list[Floats]:
 
 def _gradients(layers: Sequence[Layer], activations: Sequence[Floats], error: Floats) -> list[Floats]:
     """Return the gradients of all layers, weight and bias in turn."""
-    gradients: list[Floats] = []
-    for place in range(len(layers) - 1, -1, -1):
-        gradients[:0] = [error.T @ activations[place], error.sum(axis=0)]
-        if place:
-            error = (error @ layers[place].weight) * (activations[place] > 0)
-    return gradients
+    return _products(_errors(layers, activations, error), activations)
+
+
+def _errors(layers: Sequence[Layer], activations: Sequence[Floats], error: Floats) -> list[Floats]:
+    """Return the error behind each layer, given that behind the last."""
+    errors = [error]
+    for place in range(len(layers) - 1, 0, -1):
+        errors.insert(0, (errors[0] @ layers[place].weight) * (activations[place] > 0))
+    return errors
+
+
+def _products(errors: Sequence[Floats], activations: Sequence[Floats]) -> list[Floats]:
+    """A layer's gradient is the product of the error behind it and what it reads."""
+    pairs = zip(errors, activations, strict=False)
+    return [array for error, read in pairs for array in (error.T @ read, error.sum(axis=0))]
 
 
 def parameters_of(layers: Sequence[Layer]) -> list[Floats]:

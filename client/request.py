@@ -237,8 +237,8 @@ def limit_threads(settings: SiteSettings, identity: Identity) -> None:
         torch.set_num_threads(threads)
 
 
-def tested(model: nn.Module, site: SiteData) -> EvaluationStatistics:
-    """Test a model on the site's own test split."""
+def tested(model: nn.Module, site: SiteData, *, forgiving: bool = False) -> EvaluationStatistics:
+    """Test a model on the site's own test split; `forgiving` is as `log_probabilities` has it."""
     return evaluate(
         model,
         site.test_inputs(),
@@ -246,4 +246,5 @@ def tested(model: nn.Module, site: SiteData) -> EvaluationStatistics:
         classes=len(site.classes),
         batch_size=TEST_BATCH,
         device=default_device(),
+        forgiving=forgiving,
     )

@@ -242,9 +242,15 @@ def evaluate(
     classes: int,
     batch_size: int,
     device: torch.device,
+    forgiving: bool = False,
 ) -> EvaluationStatistics:
-    """Return the statistics of the model on images or rows, as `train` takes them, and labels int64[n]; n may be 0."""
-    scores = log_probabilities(model, inputs, classes=classes, batch_size=batch_size, device=device).numpy()
+    """Return the statistics of the model on images or rows, as `train` takes them, and labels int64[n]; n may be 0.
+
+    `forgiving` is as `log_probabilities` has it.
+    """
+    scores = log_probabilities(
+        model, inputs, classes=classes, batch_size=batch_size, device=device, forgiving=forgiving
+    ).numpy()
     return from_logits(scores, labels, -scores[np.arange(len(labels)), labels])
 
 
@@ -255,12 +261,16 @@ def log_probabilities(
     classes: int,
     batch_size: int,
     device: torch.device,
+    forgiving: bool = False,
 ) -> Tensor:
-    """Return the model's scores of images or rows as float64[n, classes] on the CPU; n may be 0."""
+    """Return the model's scores of images or rows as float64[n, classes] on the CPU; n may be 0.
+
+    Scores that are not finite raise `TrainingDiverged`; `forgiving`: they count as 0.
+    """
     if isinstance(model, Head):
         layers, rows, prior = in_numpy(model, inputs)
         found = scores(layers, rows)
-        return _log_softmax(torch.from_numpy(found if prior is None else found + prior).double())
+        return _log_softmax(torch.from_numpy(found if prior is None else found + prior).double(), forgiving)
     logits = torch.empty((len(inputs), classes), dtype=torch.float64)
     _to_device(model, device)
     model.eval()
@@ -270,10 +280,12 @@ def log_probabilities(
         for start in range(0, len(inputs), batch_size):
             part = slice(start, start + batch_size)
             logits[part] = model(normalise(values[part].to(device)))
-    return _log_softmax(logits)
+    return _log_softmax(logits, forgiving)
 
 
-def _log_softmax(logits: Tensor) -> Tensor:
+def _log_softmax(logits: Tensor, forgiving: bool) -> Tensor:
+    if forgiving:
+        logits = logits.nan_to_num(0.0, 0.0, 0.0)
     if not logits.isfinite().all():
         raise TrainingDiverged("the model's scores on the test split are not finite: a lower train.lr may help")
     # Softmax in float64: in float32 confident scores would round to 1 and lose their ranks.

@@ -41,7 +41,8 @@ def keep(request: Request) -> RecordDict:
     method = request.method
     kept: Kept = "own" if method.agreement.shared is not None or method.common(visit) is not None else "group"
     network = visit.load(method.served(visit))
-    card = own_card(request, tested(network, request.site), kept)
+    found = tested(network, request.site, forgiving=request.discretion.is_private)
+    card = own_card(request, found, kept)
     path = keep_model(folder, request.stamp, get_state(network), card)
     _log.info("the final model of group %d is kept in %s", card.group, path)
     return wire.pack_kept(time.perf_counter() - start)

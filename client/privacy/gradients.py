@@ -34,7 +34,10 @@ def check_private(model: nn.Module) -> None:
 def clipped_sum(
     model: nn.Module, inputs: Tensor, labels: Tensor, clip: float, frozen: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Σ min(1, clip / |g_i|) g_i over the samples, by the name of the parameter; g_i is of the cross-entropy."""
+    """Σ min(1, clip / |g_i|) g_i over the samples, by the name of the parameter; g_i is of the cross-entropy.
+
+    A sample whose g_i is not finite takes no part.
+    """
     named = dict(model.named_parameters())
     trained = {name: one.detach() for name, one in named.items() if one.requires_grad and name not in frozen}
     rest = {name: one.detach() for name, one in named.items() if name not in trained}
@@ -50,7 +53,10 @@ def clipped_sum(
         part = slice(start, start + held)
         found: dict[str, Tensor] = each(trained, inputs[part], labels[part])
         squares = torch.stack([one.double().flatten(1).square().sum(dim=1) for one in found.values()]).sum(dim=0)
-        factor = (clip / squares.sqrt().clamp_min(1e-300)).clamp_max(1.0).float()
+        factor = (clip / squares.sqrt().clamp_min(1e-300)).clamp_max(1.0)
+        # Weights of a hostile server's may overflow for some samples alone: those take no part, or they would be seen
+        # however loud the noise.
+        factor = torch.where(squares.isfinite(), factor, 0.0).float()
         for name, one in found.items():
-            total[name] += torch.einsum("n,n...->...", factor, one)
+            total[name] += torch.einsum("n,n...->...", factor, one.nan_to_num(0.0, 0.0, 0.0))
     return total

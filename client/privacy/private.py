@@ -57,6 +57,8 @@ class Private:
         Makes the embeddings of its training samples.
     """
 
+    is_private = True
+
     def __init__(
         self, settings: PrivacySettings, identity: Identity, task: wire.Task, site: SiteData, embedded: Embed
     ) -> None:

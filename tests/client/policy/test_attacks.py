@@ -42,6 +42,8 @@ SETTINGS = {
 class Site:
     """A site that somebody set up, and whatever a coordinator sends it."""
 
+    with_model: tuple[str, ...] = ("train", "evaluate")
+
     def __init__(self, folder: Path, data: Path, **node_config: str) -> None:
         set_task_identity()
         self.ledger = Ledger(folder / "ledger.jsonl")
@@ -64,7 +66,7 @@ class Site:
         """The answer of the site to one message; each is a task of its own, so nothing is remembered in memory."""
         chosen = parse(settings).for_site()
         sent = agreement_on(rule).travelling(self.model(chosen), chosen)
-        model = wire.pack_arrays(sent) if kind in ("train", "evaluate") else None
+        model = wire.pack_arrays(sent) if kind in self.with_model else None
         task = wire.Task(chosen, round_number, rounds, rule=rule, group=0 if model else None, question=question)
         message = Message(wire.pack_task(task, model, wire.pack_extras(extras or {})), 7, kind)
         message.metadata.__dict__["_run_id"] = run

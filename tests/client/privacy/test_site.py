@@ -20,6 +20,7 @@ from client.privacy.accountant import Release, epsilon
 from client.privacy.budget import spent_of
 from client.privacy.plan import plan_of
 from common import wire
+from common.config import SiteSettings
 from common.methods import AGREEMENTS
 from common.privacy import PrivacySettings
 from common.signature import Signature
@@ -117,6 +118,27 @@ def test_tests_have_the_budget_of_the_samples_they_are_on(make: Make) -> None:
         tested()
     # Training goes on: its samples are others.
     assert wire.unpack_model(site.ask("train", SETTINGS, round_number=1))
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "train", "query.keep"])
+def test_a_model_that_has_no_score_for_some_samples_is_answered_like_any_other(
+    make: Make, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Who is told that there was none learns of those samples, exactly and for nothing."""
+    honest = Site.model
+
+    def loud(settings: SiteSettings) -> dict[str, np.ndarray]:
+        return {name: np.full_like(array, 3e38) for name, array in honest(settings).items()}
+
+    monkeypatch.setattr(Site, "model", staticmethod(loud))
+    if kind == "query.keep":
+        monkeypatch.setattr(Site, "with_model", ("query.keep",))
+    content = make().ask(kind, SETTINGS, round_number=1)
+    assert "refusal" not in content
+    if kind == "evaluate":
+        assert wire.unpack_evaluation(content, classes=CLASSES, limit_mb=10).statistics.confusion.sum() > 0
+    if kind == "train":
+        assert all(np.isfinite(array).all() for array in wire.unpack_model(content).values())
 
 
 @pytest.mark.parametrize("kind", ["query.mean", "query.path", "query.head", "query.subspace", "query.collaboration"])

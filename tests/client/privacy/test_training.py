@@ -77,6 +77,35 @@ def test_a_networks_clipped_gradients_are_those_of_a_loop(name: str) -> None:
     assert all(not one.any() for one in clipped_sum(model, inputs[:0], labels[:0], 1.0).values())
 
 
+@pytest.mark.parametrize("name", ["head", "head-mlp", "lenet5"])
+@pytest.mark.parametrize("loud", [1e20, 1e37])
+def test_a_sample_that_overflows_is_not_seen(name: str, loud: float) -> None:
+    """Weights with which one sample alone gives no number, or next to nothing but rounding: it changes the sum by no
+    more than the bound, as any other does."""
+    shape = (1, 8, 8) if name == "lenet5" else (6,)
+    reads = {"channels": 1, "image_size": 8} if name == "lenet5" else {"features": 6}
+    inputs, labels = data(9, *shape)
+    inputs = inputs.abs()
+    inputs[0] *= 1e3
+    model = build(name, classes=4, seed=0, **reads)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for one in model.parameters():
+            one.copy_(torch.sign(one + 1e-9) * loud ** (1 / 3 if name == "lenet5" else 1))
+    model.train()
+
+    def total(start: int) -> np.ndarray:
+        if name == "lenet5":
+            found = [one.numpy() for one in clipped_sum(model, inputs[start:], labels[start:], 1.0).values()]
+        else:
+            layers = in_numpy(model, inputs.numpy())[0]  # type: ignore[arg-type]
+            found = list(clipped_gradients(layers, inputs.numpy()[start:], labels.numpy()[start:], None, 1.0))
+        return np.concatenate([one.ravel() for one in found]).astype(np.float64)
+
+    whole, rest = total(0), total(1)
+    assert np.isfinite(whole).all()
+    assert np.linalg.norm(whole - rest) <= 1 + 1e-3
+
+
 def private(sigma: float, samples: int = 40, **settings: float) -> PrivateTraining:
     chosen = PrivacySettings.model_validate({"epsilon": 1.0} | settings)
     spent: list[Release] = []
