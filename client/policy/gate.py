@@ -160,6 +160,7 @@ class PolicyGate:
             rounds=question.task.rounds,
             beyond=question.beyond,
             classes=classes,
+            watch=question.watched,
             text=text,
             bytes=bytes,
             digest=digest,

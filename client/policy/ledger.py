@@ -53,6 +53,7 @@ class Entry(Section):
     rounds: int = 0
     beyond: str = ""
     classes: Names = ()
+    watch: bool = False
     text: str = ""
     bytes: int = Field(0, ge=0)
     digest: str = ""

@@ -13,6 +13,7 @@ from common.privacy import PrivacySettings
 from common.section import Section
 
 ANY = "any"
+_PUBLISHED = "timm:hf-hub:"
 
 
 class Policy(Section):
@@ -37,6 +38,11 @@ class Policy(Section):
         0.2, gt=0, lt=1, description="share of the samples held out for testing, whatever data.test_fraction says"
     )
     split_seed: int | None = Field(0, ge=0, description="decides which samples are held out, in all runs the same")
+    watch: bool | None = Field(
+        None,
+        description="whether its data may change while runs go on (data.watch), which holds out other samples; empty: "
+        "as in its first run",
+    )
     class_samples: int = Field(
         10,
         ge=1,
@@ -83,5 +89,10 @@ OPEN = Policy(
 
 
 def allows(names: Names, name: str) -> bool:
-    """Whether a list of the policy has a name; `timm:*` has all that begin so, and `any` all."""
-    return any(one in (ANY, name) or ("*" in one and fnmatchcase(name, one)) for one in names)
+    """Whether a list of the policy has a name; `timm:*` has all that begin so, and `any` all.
+
+    Neither has what anybody may publish on the hub: who makes the weights of an encoder decides what its embeddings
+    tell. That takes its name, or a pattern that begins as its name does.
+    """
+    fitting = [one for one in names if one.startswith(_PUBLISHED)] if name.startswith(_PUBLISHED) else names
+    return any(one in (ANY, name) or ("*" in one and fnmatchcase(name, one)) for one in fitting)

@@ -77,6 +77,11 @@ class Question:
             return ()
 
     @property
+    def watched(self) -> bool:
+        """Whether the run takes it that the site's data may change."""
+        return self.task.settings.data.watch
+
+    @property
     def schema(self) -> str:
         """The table schema of the run, as JSON; empty: it reads no table."""
         return write_table(self.task.settings.data.table)

@@ -106,6 +106,20 @@ def pinned_classes(question: Question, entries: Sequence[Entry]) -> tuple[str, .
     return (last or lists[:1])[-1].classes
 
 
+def _split(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
+    """A site whose data may change holds other samples out: from both splits, what they differ by could be told."""
+    if policy.test_fraction is None or policy.privacy.is_on:
+        return
+    watched = question.watched
+    first = next((entry.watch for entry in entries if entry.what == "asked"), watched)
+    if watched == (first if policy.watch is None else policy.watch):
+        return
+    line = "policy.watch is empty, so that this site's first run is kept to"
+    if policy.watch is not None:
+        line = f"policy.watch = {str(policy.watch).lower()}"
+    yield f"{line}, and the run has data.watch = {str(watched).lower()}: other samples would be held out"
+
+
 def _schema(policy: Policy, question: Question, entries: Sequence[Entry], now: float) -> Iterator[str]:
     if not question.schema:
         return
@@ -223,8 +237,8 @@ _COVERED = (
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = (
-    _methods, _fingerprints, _networks, _encoders, _classes, _schema, _collaboration, _aggregation, _privacy, _limits,
-    _epochs,
+    _methods, _fingerprints, _networks, _encoders, _classes, _split, _schema, _collaboration, _aggregation, _privacy,
+    _limits, _epochs,
 )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ def in_words(policy: Policy, networks: Sequence[str] = ()) -> Iterator[str]:
         yield "  say how a model does on its test split (tests)"
     if policy.test_fraction is not None:
         yield f"  let a run choose what is held out: {policy.test_fraction:.0%} of its samples are, always the same"
+        yield f"  {_of_change(policy)}"
     if policy.classes:
         yield f"  read other classes than {_listed(policy.classes)}"
     else:
@@ -69,6 +70,13 @@ def in_words(policy: Policy, networks: Sequence[str] = ()) -> Iterator[str]:
         yield f"  read other columns of a table than {policy.agreed_schema} names"
     else:
         yield "  read a table, because agreed_schema names no schema"
+
+
+def _of_change(policy: Policy) -> str:
+    """What becomes of runs that take it otherwise whether the data change, which would hold out other samples."""
+    if policy.watch is None:
+        return "answer runs that differ from its first in whether its data may change (watch)"
+    return f"answer runs in which its data may {'not ' if policy.watch else ''}change (watch)"
 
 
 def _as_sums(policy: Policy) -> str:

@@ -6,6 +6,7 @@ The real ClientApp answers in this process. Every test fails on a site without a
 from __future__ import annotations
 
 import csv
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from client.app import app
 from client.identity import identify
 from client.networks import require_allowed
 from client.policy.ledger import Ledger
+from client.policy.policy import Policy
+from client.policy.question import Question
+from client.policy.rules import Declined, check
 from common import wire
 from common.config import SiteSettings, parse
 from common.methods import agreement_on, fedccfa, flexcfl, rehearsal
@@ -159,6 +163,80 @@ def test_many_queries_give_one_answer_and_then_none(site: Site) -> None:
     prototypes = [wire.unpack_arrays(content["signature"])["prototypes"] for content in found]  # type: ignore[arg-type]
     assert all(np.array_equal(prototypes[0], other) for other in prototypes[1:])
     assert sum(entry.what == "declined" for entry in site.ledger.entries()) == 14
+
+
+def test_no_run_has_a_second_split_to_compare_with_the_first(site: Site, tmp_path: Path, data: Path) -> None:
+    """Where data may change, other samples are held out; two signatures would differ by the sum of a few images."""
+    settings = SETTINGS | {"encoder.name": "pixels", "encoder.image_size": 8}
+
+    def total(watch: bool, place: str) -> NDArray[np.float32]:
+        lax = Site(tmp_path / place, data, policy='{"encoders": ["pixels"], "class_samples": 1}')
+        content = lax.ask("query.signature", settings | {"data.watch": watch})
+        read = wire.unpack_introduction(content, classes=2, fingerprint="signature", limit_mb=10)
+        assert isinstance(read.fingerprint, Signature)
+        return read.fingerprint.prototypes * np.array(read.card.class_counts)[:, None]
+
+    # What two sites with the same images would give away.
+    assert np.abs(total(True, "one") - total(False, "two")).max() > 0.5
+    site.signature(SETTINGS)
+    changing = SETTINGS | {"data.watch": True}
+    said = refusal(site.ask("query.hello", changing, run=2))
+    assert "policy.watch is empty" in said
+    site.signature(SETTINGS, run=3)
+    decided = Site(tmp_path / "decided", data, policy='{"watch": true}')
+    assert "policy.watch = true" in refusal(decided.ask("query.hello", SETTINGS))
+    decided.signature(changing)
+
+
+@pytest.mark.parametrize(
+    ("listed", "answered"), [("timm:*", False), ("any", False), ("timm:hf-hub:clinic/*", True), ("timm:hf-hub:*", True)]
+)
+def test_an_encoder_that_anybody_may_publish_is_used_only_by_name(listed: str, answered: bool) -> None:
+    """Whoever makes its weights could let it hand the image through."""
+    settings = parse(SETTINGS | {"encoder.name": "timm:hf-hub:clinic/net", "train.model": "timm:hf-hub:clinic/net"})
+    question = Question("query.signature", wire.Task(settings.for_site(), 0, 1), "1")
+    for line in ("encoders", "networks"):
+        usual = {"encoders": ("timm:hf-hub:*",), "networks": ("timm:hf-hub:*",)}
+        policy = Policy.model_validate(usual | {line: (listed,)})
+        if answered:
+            check(policy, question, [], 0.0)
+        else:
+            with pytest.raises(Declined, match=rf"policy\.{line}"):
+                check(policy, question, [], 0.0)
+
+
+def imprint(settings: SiteSettings) -> dict[str, NDArray[np.float32]]:
+    """A network whose first layer sorts images by their brightness: neighbouring units differ by the images between."""
+    state = {name: np.zeros_like(array) for name, array in Site.model(settings).items()}
+    units = len(state["body.1.weight"])
+    state["body.1.weight"][:] = 1 / 64
+    state["body.1.bias"][:] = np.linspace(0.6, 0.25, units)
+    state["body.3.weight"][0], state["body.3.bias"][0], state["head.weight"][0, 0] = 1, 1, 1
+    return state
+
+
+def test_a_model_made_for_it_brings_images_home_unless_there_is_a_budget(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one update of 32 images, with the default policy: what a policy does not keep from anybody."""
+    settings = SETTINGS | {"train.lr": 1.0, "train.batch_size": 64}
+    sent = imprint(parse(settings).for_site())
+    monkeypatch.setattr(Site, "model", staticmethod(lambda _: sent))
+    read = [np.asarray(Image.open(path).convert("L").resize((8, 8))) for path in sorted(data.rglob("*.png"))]
+    truth = np.stack(read).reshape(len(read), -1) / 127.5 - 1
+
+    def found(**policy: object) -> int:
+        """How many images are there to a hundredth."""
+        place = tmp_path / "-".join(policy)
+        site = Site(place, data, policy=json.dumps(policy), memory=str(place / "memory"))
+        after = wire.unpack_model(site.ask("train", settings, round_number=1))
+        change = {name: np.diff(after[name] - sent[name], axis=0) for name in ("body.1.weight", "body.1.bias")}
+        alone = np.abs(change["body.1.bias"]) > 1e-5
+        rows = change["body.1.weight"][alone] / change["body.1.bias"][alone, None]
+        return sum(bool((np.abs(rows - image).max(axis=1) < 0.01).any()) for image in truth)
+
+    assert found() > 10
+    assert found(privacy={"epsilon": 8.0}) == 0
 
 
 def write_table(path: Path, rows: int) -> Path:

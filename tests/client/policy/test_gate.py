@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,22 @@ def test_a_question_is_declined_by_the_line_it_goes_against(
     with pytest.raises(Declined, match=rf"policy\.{line} "):
         check(policy, asked, (), 0.0)
     check(OPEN, asked, (), 0.0)
+
+
+def test_the_documentation_has_every_line_of_a_policy_with_its_default() -> None:
+    text = Path("docs/deployment.md").read_text().partition("| `[policy]` | default |")[2].partition("\n\n")[0]
+    told: dict[str, object] = {}
+    for row in text.splitlines()[2:]:
+        names, values = (re.findall(r"`([^`]+)`", cell) if "`" in cell else [cell] for cell in row.split("|")[1:3])
+        values = [part.strip().strip("`") for part in row.split("|")[2].split(", ")] if len(names) > 1 else values
+        told |= dict(zip(names, values, strict=False))
+    usual = Policy().model_dump(mode="json")
+    for name, value in usual.items():
+        if name == "privacy":
+            continue
+        assert name in told, name
+        if value not in (None, "", []) and name != "encoders":
+            assert json.loads(str(told[name])) == value, name
 
 
 @pytest.mark.parametrize(
