@@ -237,7 +237,7 @@ def limit_threads(settings: SiteSettings, identity: Identity) -> None:
         torch.set_num_threads(threads)
 
 
-def tested(model: nn.Module, site: SiteData, *, forgiving: bool = False) -> EvaluationStatistics:
+def tested(model: nn.Module, site: SiteData, *, forgiving: bool) -> EvaluationStatistics:
     """Test a model on the site's own test split; `forgiving` is as `log_probabilities` has it."""
     return evaluate(
         model,

@@ -58,7 +58,7 @@ def personalise(request: Request) -> RecordDict:
     )
     chosen = personalisation.choose(group, visit.start)
     network = personalisation.network(chosen)
-    statistics = tested(network, request.site)
+    statistics = tested(network, request.site, forgiving=False)
     blend = chosen.weight if chosen.own is not None else None
     stored = _stored(request, lambda: (get_state(network), own_card(request, statistics, chosen.kept, blend)))
     return wire.pack_evaluation(wire.Evaluation(statistics, time.perf_counter() - start, chosen.kept, stored))

@@ -48,7 +48,7 @@ def _trained(request: Request) -> RecordDict:
     if task.held:
         # Copied: what is sent may share its memory with the network, which is about to be another model.
         trained = replace(trained, state={name: array.copy() for name, array in trained.state.items()})
-        found = tested(visit.load(method.held(visit, trained)), visit.site).confusion
+        found = tested(visit.load(method.held(visit, trained)), visit.site, forgiving=False).confusion
         held = int(np.trace(found)), int(found.sum())
     fresh = method.agreement.remembers and task.accepted > 0 and not visit.memory
     deviation = changed(request)
@@ -79,7 +79,9 @@ def test_round(request: Request) -> RecordDict:
         found = tested(visit.load(method.served(visit)), visit.site, forgiving=discretion.is_private)
         statistics = discretion.statistics(found)
         common = method.common(visit)
-        shared = None if common is None else int(np.trace(tested(visit.load(common), visit.site).confusion))
+        shared = None
+        if common is not None:
+            shared = int(np.trace(tested(visit.load(common), visit.site, forgiving=False).confusion))
     except Exception as error:
         _log.exception("this site cannot test the models of round %d", request.task.tests)
         return wire.pack_untested(reason_of(error, request.identity))
