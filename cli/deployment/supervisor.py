@@ -21,6 +21,7 @@ from typing import IO
 from cli.deployment.bound import bound
 from cli.deployment.proxy import for_programs
 from common.config import SettingsError
+from common.signals import set_by_handlers
 
 _PULSE = 0.3  # seconds between two looks at the programs
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a program that died is started again
@@ -29,7 +30,7 @@ _MOST_FALSE_STARTS = 8
 _LAST_WORDS = 5.0  # seconds to read what a program wrote before it ended
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _INFORMATION = re.compile(r"(INFO|DEBUG)\s*:|\s*$")
-_GRACE = 15.0  # seconds to end in good order
+_GRACE = 25.0  # seconds to end in good order; a service manager gives both layers together a minute
 _BREATH = 0.05  # seconds between two looks at what a program left behind
 
 
@@ -238,7 +239,7 @@ def _signals(stop: threading.Event) -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         if not stop.is_set():
             say(f"{signal.Signals(number).name}: ending …")
-        stop.set()
+        tell()
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -246,12 +247,13 @@ def _signals(stop: threading.Event) -> Iterator[None]:
     # A closed terminal too, unless nohup says otherwise: the programs, in sessions of their own, would stay behind.
     numbers = [signal.SIGINT, signal.SIGTERM]
     numbers += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
-    previous = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with set_by_handlers(stop) as tell:
+        previous = {number: signal.signal(number, end) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 def _lives(group: int) -> bool:

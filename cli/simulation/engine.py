@@ -32,6 +32,7 @@ from client.app import app as client_app
 from client.data import NoUsableData
 from common.config import Config, SettingsError
 from common.encoders import HEADS
+from common.signals import set_by_handlers
 from server.app import conduct
 from server.history.events import Event, Listener, RunEnded
 from server.history.run_directory import own_run
@@ -130,16 +131,17 @@ def _interruptible(stop: threading.Event, ended: threading.Event) -> Iterator[No
         if stop.is_set():
             _kill_descendants()
             os._exit(130)
-        stop.set()
+        tell()
         logging.getLogger("flwr").setLevel(logging.CRITICAL)
         threading.Thread(target=leave, daemon=True).start()
 
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with set_by_handlers(stop) as tell:
+        previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 def _kill_descendants() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from common.lock import is_held
+from common.signals import set_by_handlers
 
 _LOOK = 1.0  # seconds between two looks whether it is a run's turn
 _GRACE = 60.0  # seconds to end in good order, after which being told again ends the process
@@ -76,16 +77,17 @@ def told_to_end(stop: threading.Event) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         told.append(time.monotonic())
-        stop.set()
+        tell()
         earlier = before[signal.Signals(number)]
         if told[-1] - told[0] > _GRACE and callable(earlier):
             earlier(number, frame)
 
-    for number in before:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            with suppress(ValueError, TypeError):
-                signal.signal(number, earlier)
+    with set_by_handlers(stop) as tell:
+        for number in before:
+            signal.signal(number, end)
+        try:
+            yield
+        finally:
+            for number, earlier in before.items():
+                with suppress(ValueError, TypeError):
+                    signal.signal(number, earlier)

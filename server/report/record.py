@@ -235,9 +235,9 @@ def read_run(directory: Path) -> RunRecord:
     record = RunRecord(directory.resolve().name)
     log = _read_log(directory)
     try:
-        record.about = read_json(directory / run_directory.RUN)
-        record.config = dict(record.about["config"])
-    except (OSError, ValueError, KeyError, TypeError):
+        about = read_json(directory / run_directory.RUN)
+        record.config, record.about = _settings_in(about["config"]), about
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         record.notes.append(f"{run_directory.RUN} is missing or damaged; settings are taken from the log.")
     clock = _Clock(record.seconds)
     for entry in log.entries:
@@ -253,6 +253,19 @@ def read_run(directory: Path) -> RunRecord:
     _compare(record, directory)
     _read_counts(record, directory)
     return record
+
+
+def _settings_in(config: Any) -> dict[str, Any]:
+    """The settings of a run as its directory has them, perhaps of another version; raises if it has none."""
+    sections = [config, *(config.get(name, {}) for name in ("data", "migration"))]
+    data = sections[1]
+    if not all(isinstance(section, Mapping) for section in sections):
+        raise TypeError("a section is no table")
+    if not all(isinstance(data.get(key) or "", str) for key in ("name", "source")):
+        raise TypeError("a data set is known by its name")
+    if not isinstance(data.get("classes") or [], list):
+        raise TypeError("classes are a list")
+    return dict(config)
 
 
 def _read_log(directory: Path) -> EventLog:

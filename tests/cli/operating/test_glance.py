@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime
@@ -120,10 +122,18 @@ def test_a_run_that_is_told_to_end_is_asked_first(number: signal.Signals) -> Non
     stop, before = threading.Event(), signal.getsignal(number)
     with told_to_end(stop):
         signal.raise_signal(number)
-        assert stop.is_set()
+        assert stop.wait(10)
         # Told again at once it goes on ending in good order.
         signal.raise_signal(number)
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_may_come_at_any_moment() -> None:
+    """Also while the main thread has the lock of the event that it is about to wait for."""
+    code = "import signal, threading; from server.flower.turns import told_to_end; stop = threading.Event()\n"
+    code += "with told_to_end(stop):\n    with stop._cond: signal.raise_signal(signal.SIGTERM)\n"
+    code += "    assert stop.wait(10)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_the_doctor_names_what_is_wrong_and_what_to_do(

@@ -357,6 +357,21 @@ def test_damaged_files_are_named_and_left_out(make_run: MakeRun) -> None:
     assert "distances.npy cannot be used" in text
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("data", ""), ("migration", []), ("data.classes", 1e-320), ("data.source", ["demo"]), ("data.name", {"a": 1})],
+)
+def test_settings_of_another_kind_are_damage(make_run: MakeRun, key: str, value: object) -> None:
+    directory = make_run()
+    about = json.loads((directory / "run.json").read_text())
+    section, _, name = key.partition(".")
+    about["config"] |= {section: {name: value} if name else value}
+    (directory / "run.json").write_text(json.dumps(about))
+    record = read_run(directory)
+    assert any("run.json is missing or damaged" in note for note in record.notes)
+    assert "run.json is missing or damaged" in page([record])
+
+
 def test_a_matrix_of_another_size_is_not_used(make_run: MakeRun) -> None:
     directory = make_run()
     np.save(directory / "distances.npy", np.zeros((3, 3)))
