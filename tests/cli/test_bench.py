@@ -35,7 +35,8 @@ SUITES = ROOT / "configs" / "suites"
 # Those of the papers' tables; the others ask when joining and grouping pay.
 JOINING = sorted(path for kind in ("heads", "pixels", "tuned") for path in SUITES.glob(f"{kind}-*.toml"))
 FEDCM = sorted(SUITES.glob("*fedcm-table*.toml"))
-OTHERS = {*SUITES.glob("worlds*.toml"), SUITES / "slow-sites.toml", *SUITES.glob("*dccfl-table*.toml"), *JOINING, *FEDCM}
+DCCFL = sorted(SUITES.glob("*dccfl-table*.toml"))
+OTHERS = {*SUITES.glob("worlds*.toml"), SUITES / "slow-sites.toml", *DCCFL, *JOINING, *FEDCM}
 PAPERS = sorted(set(SUITES.glob("*.toml")) - OTHERS)
 
 
