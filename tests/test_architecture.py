@@ -27,7 +27,7 @@ FLOWER_PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp
 FLOWER_HOMES = ("client/flower", "server/flower")
 # Words by which a line of Flower's log is known.
 FLOWER_WORDS = re.compile(
-    r"flwr|Flower|Super(Link|Node|Exec)|ActivateNode|(Client|Server)App|started run|code: ?|Heartbeat interval|/v\d/"
+    r"flwr|Flower|Super(Link|Node|Exec)|ActivateNode|(Client|Server)App|started run|[Cc]ode: ?|Heartbeat interval|/v\d/"
 )
 
 
