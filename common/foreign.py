@@ -25,6 +25,7 @@ LARGEST_TEXT = 16_000_000  # bytes of a TOML file; a schema with correlations of
 LARGEST_JSON = 200_000_000
 # Beyond any data set that fits into a machine; its declared size is held against what is there, too.
 LARGEST_ARRAYS = 64_000_000_000
+LARGEST_VOLUME = 1_000_000_000  # bytes of an image with many frames or slices
 LONGEST_HEADER = 10_000_000  # bytes, of a file of tensors; about a hundred for each, which take thirty times that
 _LONGEST_LINE = 4_000_000  # characters, of a table
 _DEEPEST = 64

@@ -205,6 +205,7 @@ def _describe_data(site: SiteData, identity: Identity, *, assumed: bool) -> Iter
             yield f"  and {more} more"
     else:
         yield "nothing is broken"
+    yield from site.samples.notes
 
 
 def _describe_signature(encoder: Encoder, site: SiteData, batch_size: int, least: int) -> str:

@@ -51,6 +51,8 @@ def card_of(request: Request, *, by_row: bool = False) -> wire.SiteCard:
     if named:
         done = "left out or stood in for" if isinstance(site.samples, TableSamples) else "skipped"
         _log.warning("%s: %s", done, in_one_line(site.faults))
+    for note in site.samples.notes:
+        _log.warning("%s", note)
     return wire.SiteCard(
         name=site.name,
         train_samples=int(told.counts.sum()) + told.withheld,

@@ -22,7 +22,7 @@ from common.foreign import read_array, read_json
 from common.lock import exclusive
 
 # Part of the key: raise it whenever the same file would be decoded to other pixels.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from client.data import dicom
+from client.data.dicom import Patients
+from client.data.opening import WHOLE, Part, why_not
 from client.data.samples import TEST, TRAIN, UNSPECIFIED, Fault, FileSamples
 from common.config import SettingsError
 from common.foreign import Unusable, read_csv
 
-_EXTENSIONS = frozenset(
-    {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp", ".pgm", ".ppm", ".pnm", ".pbm", ".jp2"}
-)
 SPLITS = {
     "train": TRAIN,
     "training": TRAIN,
@@ -43,6 +44,7 @@ class _Entry:
     group: str | None = None
     line: int = 0
     site: str = ""
+    part: Part = WHOLE
 
 
 def class_index(name: str, known: Mapping[str, int], where: str) -> int:
@@ -55,10 +57,13 @@ def class_index(name: str, known: Mapping[str, int], where: str) -> int:
     return known[name]
 
 
-def read_folder(root: Path, classes: Mapping[str, int], *, by_site: bool = False) -> FileSamples:
+def read_folder(
+    root: Path, classes: Mapping[str, int], *, by_site: bool = False, patients: Patients | None = None
+) -> FileSamples:
     """List `root`/<class>/**/<image>, or `root`/{train,val,test}/<class>/**/<image>, whose split is then a hint.
 
     `classes` maps a folder's name to the index of its class. `by_site`: all that is in a folder for each site.
+    `patients` names those that DICOM files are of.
     """
     entries: list[_Entry] = []
     faults: list[Fault] = []
@@ -72,7 +77,7 @@ def read_folder(root: Path, classes: Mapping[str, int], *, by_site: bool = False
                 entries += (
                     _Entry(path.relative_to(root).as_posix(), path, label, split, site=site) for path in _below(child)
                 )
-    return _checked(root, entries, faults)
+    return _checked(root, entries, faults, patients or Patients())
 
 
 def read_images(paths: Sequence[Path]) -> FileSamples:
@@ -85,7 +90,7 @@ def read_images(paths: Sequence[Path]) -> FileSamples:
             continue
         found = _below(path) if path.is_dir() else [path]
         entries += (_Entry(str(file), file, label=0) for file in found)
-    return _checked(Path(), entries, faults)
+    return _checked(Path(), entries, faults, Patients())
 
 
 def folder_classes(root: Path, *, by_site: bool = False) -> tuple[str, ...]:
@@ -99,14 +104,16 @@ def _homes(root: Path, *, by_site: bool) -> list[tuple[Path, str]]:
     return [(child, child.name) for child in _visible(root) if child.is_dir()] if by_site else [(root, "")]
 
 
-def read_manifest(path: Path, classes: Mapping[str, int]) -> FileSamples:
-    """Read a CSV file with the columns path, label and optionally split and group.
+def read_manifest(path: Path, classes: Mapping[str, int], *, patients: Patients | None = None) -> FileSamples:
+    """Read a CSV file with the columns path and label, and optionally split, group, site and those of a part.
 
-    Paths are absolute or relative to the manifest. A row without a group is a group of its own.
+    Paths are absolute or relative to the manifest. A row without a group is a group of its own, unless its file says of
+    whom it is or has other rows as well. `frame` is one of a volume, counted from 1; `x`, `y`, `width` and `height` are
+    a region in pixels, such as a tile of a slide.
     """
     entries: list[_Entry] = []
     faults: list[Fault] = []
-    seen: set[Path] = set()
+    seen: set[tuple[Path, Part]] = set()
     for number, row in _rows(path):
         name = row["path"]
         if not name or not row["label"]:
@@ -117,16 +124,38 @@ def read_manifest(path: Path, classes: Mapping[str, int]) -> FileSamples:
         wish = row.get("split", "").lower()
         if wish and wish not in SPLITS:
             raise SettingsError(f"{where}: split {wish!r} is not one of {', '.join(SPLITS)}")
-        file = path.parent / name
-        if file in seen:
+        file, part = path.parent / name, _part(row, where)
+        if (file, part) in seen:
             # Listed twice, an image could be trained on and tested on.
-            faults.append(Fault(name, f"is listed again in line {number}"))
+            faults.append(Fault(f"{name}{part}", f"is listed again in line {number}"))
             continue
-        seen.add(file)
-        entries.append(
-            _Entry(name, file, label, SPLITS.get(wish, UNSPECIFIED), row.get("group"), number, row.get("site", ""))
-        )
-    return _checked(path.parent, entries, faults)
+        seen.add((file, part))
+        split, group, site = SPLITS.get(wish, UNSPECIFIED), row.get("group"), row.get("site", "")
+        entries.append(_Entry(f"{name}{part}", file, label, split, group, number, site, part))
+    return _checked(path.parent, entries, faults, patients or Patients())
+
+
+def _part(row: Mapping[str, str], where: str) -> Part:
+    """What of its file a row speaks of."""
+    frame = _whole(row, "frame", where, least=1)
+    region = [_whole(row, name, where, least=least) for name, least in _REGION]
+    if any(value is None for value in region) and any(value is not None for value in region):
+        raise SettingsError(f"{where}: a region has x, y, width and height")
+    left, top, width, height = (value or 0 for value in region)
+    return Part(frame or 0, (left, top, width, height) if width else None)
+
+
+_REGION = (("x", 0), ("y", 0), ("width", 1), ("height", 1))
+_LARGEST = 10_000_000
+
+
+def _whole(row: Mapping[str, str], name: str, where: str, *, least: int) -> int | None:
+    text = row.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 8 and least <= int(text) <= _LARGEST):
+        raise SettingsError(f"{where}: {name} = {text[:20]!r} is not a whole number from {least} to {_LARGEST}")
+    return int(text)
 
 
 def manifest_classes(path: Path) -> tuple[str, ...]:
@@ -143,7 +172,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         if not {"path", "label"} <= set(columns):
             found = ",".join(columns)
             raise SettingsError(
-                f"{path} must start with the header path,label[,split][,group][,site], not with {found!r}"
+                f"{path} must start with the header path,label[,split][,group][,site][,frame][,x,y,width,height], "
+                f"not with {found!r}"
             )
         for line, cells in rows:
             padded = [cell.strip() for cell in cells] + [""] * (len(columns) - len(cells))
@@ -173,7 +203,7 @@ def _below(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in files if not name.startswith("."))
 
 
-def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> FileSamples:
+def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault], patients: Patients) -> FileSamples:
     """Keep the files that can be opened; sorted by name, so that the order is the same on every file system."""
     usable: list[_Entry] = []
     # With the root, because equal names, sizes and times do occur at two sites of one machine, as in images built
@@ -181,6 +211,8 @@ def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> File
     place = str(root.resolve())
     digest = hashlib.sha256(place.encode())
     stamps: list[str] = []
+    whose: list[str] = []
+    burnt_in: set[Path] = set()
     for entry in sorted(entries, key=lambda entry: entry.name):
         size, time, reason = _inspect(entry.path)
         if reason:
@@ -190,10 +222,23 @@ def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> File
         mark = f"\x1e{entry.name}\x1f{size}\x1f{time}"
         digest.update(mark.encode())
         stamps.append(hashlib.sha256(f"{place}{mark}".encode()).hexdigest()[:32])
-    groups = [entry.group or f"line {entry.line}" for entry in usable if entry.group is not None]
+        about = dicom.about(entry.path, size, time) if dicom.may_be(entry.path) else dicom.About()
+        whose.append(patients.word(about.patient) if about.patient else "")
+        burnt_in |= {entry.path} if about.burnt_in else set()
+    rows = Counter(entry.path for entry in usable)
+    # What the source says, what the file says, and what the parts of one file have in common.
+    known = [
+        entry.group or patient or (f"file {entry.path}" if rows[entry.path] > 1 else "")
+        for entry, patient in zip(usable, whose, strict=True)
+    ]
+    grouped = any(known) or any(entry.group is not None for entry in usable)
+    groups = [
+        group or (f"line {entry.line}" if entry.line else f"alone {entry.name}")
+        for group, entry in zip(known, usable, strict=True)
+    ]
     return FileSamples(
         labels=np.array([entry.label for entry in usable], np.int64),
-        groups=np.array(groups, np.str_) if groups else None,
+        groups=np.array(groups, np.str_) if grouped else None,
         splits=np.array([entry.split for entry in usable], np.int8),
         digest=digest.hexdigest(),
         faults=tuple(faults),
@@ -201,15 +246,24 @@ def _checked(root: Path, entries: Iterable[_Entry], faults: list[Fault]) -> File
         names=tuple(entry.name for entry in usable),
         stamps=tuple(stamps),
         # Lines are renumbered when others are added, files are not renamed.
-        loners=tuple(entry.group == "" for entry in usable),
+        loners=tuple(grouped and not group for group in known),
+        parts=tuple(entry.part for entry in usable),
         sites=np.array([entry.site for entry in usable], np.str_) if any(entry.site for entry in usable) else None,
+        notes=_notes(len(burnt_in)),
     )
+
+
+def _notes(burnt_in: int) -> tuple[str, ...]:
+    """What is said of words in images: it may be a name."""
+    if not burnt_in:
+        return ()
+    return (f"{burnt_in} DICOM file{'s' * (burnt_in > 1)} with text burnt into the pixels (BurnedInAnnotation)",)
 
 
 def _inspect(path: Path) -> tuple[int, int, str]:
     """Return size in bytes, time of change in nanoseconds, and why the file cannot be an image (else "")."""
-    if path.suffix.lower() not in _EXTENSIONS:
-        return 0, 0, "is not an image by its name"
+    if reason := why_not(path):
+        return 0, 0, reason
     try:
         status = path.stat()
     except OSError as error:

@@ -10,6 +10,8 @@ from PIL import Image, ImageOps
 
 # Detectors deliver 10, 12 or 14 bits in a 16-bit container; scaling those by 65535 would leave a nearly black image.
 _DEPTHS = (8, 10, 12, 14, 16)
+# Of the values of a deep image, the share in percent that is darker than black, and brighter than white.
+_DARKEST, _BRIGHTEST = 0.5, 99.5
 
 
 def to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -48,6 +50,32 @@ def to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.rint(values * np.float32(255.0 / top)).astype(np.uint8)
 
 
+def windowed(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
+    """Grey levels of an image of more than 8 bits: between the percentiles 0.5 and 99.5 of its own values, stretched.
+
+    So a few glaring pixels do not leave the rest in the dark. `counted`: the pixels that are of the image at all.
+
+    Raises
+    ------
+    ValueError
+        If values are not finite.
+    """
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"pixels of type {values.dtype} are not numbers")
+    if not np.isfinite(values).all():
+        raise ValueError("pixels that are not finite")
+    seen = values if counted is None else values[counted]
+    if seen.size == 0:
+        return np.zeros(values.shape, np.uint8)
+    low, high = (float(bound) for bound in np.percentile(seen, (_DARKEST, _BRIGHTEST)))
+    if low >= high:
+        low, high = float(seen.min()), float(seen.max())
+    if low >= high:
+        return np.zeros(values.shape, np.uint8)
+    stretched = (values.astype(np.float64) - low) * (255 / (high - low))
+    return np.rint(np.clip(stretched, 0, 255)).astype(np.uint8)
+
+
 def plain(image: Image.Image) -> Image.Image:
     """Return the image in mode L or RGB, upright, with nothing clipped and nothing hidden behind transparency."""
     image = ImageOps.exif_transpose(image)
@@ -55,7 +83,7 @@ def plain(image: Image.Image) -> Image.Image:
         return image
     if image.mode == "F" or image.mode.startswith("I"):
         # Pillow's own conversion clips these at 255 instead of scaling them.
-        return Image.fromarray(to_uint8(np.asarray(image)))
+        return Image.fromarray(windowed(np.asarray(image)))
     grey = image.mode in ("1", "L", "LA", "La")
     if image.has_transparency_data:
         # Colours under transparent pixels are arbitrary; black is what scans are padded with.

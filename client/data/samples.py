@@ -14,16 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from client.data.pixels import plain, square
+from client.data.opening import Part, opened
+from client.data.pixels import square
 
 UNSPECIFIED, TRAIN, TEST = -1, 0, 1
 
-# Named, so that a file that only pretends to be an image never reaches an interpreter (EPS) or a rare plugin.
-_FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP", "PPM", "JPEG2000")
 _BATCH = 128
-# 100 megapixels; a decoder asks for all of them at once, in each of its threads.
-_MOST_PIXELS = 100_000_000
-_LONGEST_SIDE = 65_535
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,8 @@ class Samples(ABC):
         What was left out already when the source was listed.
     sites : str[n] or None
         Whose each sample is, where one source holds the data of several sites for a simulation.
+    notes
+        What the operator of the site should know of them; it stays there.
     place
         The site's own folder or file that was read: it may change, and caches keep its latest state alone. None for a
         data set that simulated sites share.
@@ -78,6 +76,7 @@ class Samples(ABC):
     digest: str
     faults: tuple[Fault, ...]
     sites: NDArray[np.str_] | None = field(default=None, kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
     place: Path | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
@@ -181,12 +180,15 @@ class FileSamples(ImageSamples):
         `stamps[i]` changes whenever that file does.
     loners
         Whether a sample is a group of its own only because the source names none.
+    parts
+        What of its file each sample is.
     """
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]
     stamps: tuple[str, ...]
     loners: tuple[bool, ...]
+    parts: tuple[Part, ...]
 
     def name(self, position: int) -> str:
         return self.names[position]
@@ -198,12 +200,7 @@ class FileSamples(ImageSamples):
         return self.name(position) if self.loners[position] else super().unit(position)
 
     def original(self, position: int) -> Image.Image:
-        with Image.open(self.paths[position], formats=_FORMATS) as image:
-            width, height = image.size
-            # By what its header says, before a decoder asks for the memory.
-            if width * height > _MOST_PIXELS or max(width, height) > _LONGEST_SIDE:
-                raise ValueError(f"has {width} × {height} pixels; at most {_MOST_PIXELS // 10**6} million are read")
-            return plain(image)
+        return opened(self.paths[position], self.parts[position])
 
 
 @dataclass(frozen=True, eq=False)

@@ -169,6 +169,7 @@ def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0,
             settings,
             settings.seed if own is None else own,
             cache,
+            secret=(identity.memory or cache / "memory") / "patients.secret",
             for_good=private,
         )
     if identity.partition is None:
@@ -193,15 +194,17 @@ def load_site(identity: Identity, settings: SiteSettings, round_number: int = 0,
 # --- a site with data of its own -------------------------------------------------------------------------------
 
 
-def _load_own(name: str, path: Path, settings: SiteSettings, seed: int, cache: Path, *, for_good: bool) -> SiteData:
+def _load_own(
+    name: str, path: Path, settings: SiteSettings, seed: int, cache: Path, *, secret: Path, for_good: bool
+) -> SiteData:
     if settings.data.validate_share:
         # A server could have a site's training samples tested one way or the other, run by run.
         raise SettingsError(f"site {name} has data of its own: data.validate_share is for simulated sites")
     if settings.drift:
         _say_that_drift_is_simulated_only(name)
     if settings.data.watch:
-        return _read_own(name, path, settings.data, seed, cache, for_good=True)[0]
-    loaded, complete = _kept_own(name, path, settings.data, seed, cache, for_good=for_good)
+        return _read_own(name, path, settings.data, seed, cache, secret=secret, for_good=True)[0]
+    loaded, complete = _kept_own(name, path, settings.data, seed, cache, secret=secret, for_good=for_good)
     if not complete:
         # What a failing disk hid may be there next time.
         _kept_own.cache_clear()
@@ -209,10 +212,10 @@ def _load_own(name: str, path: Path, settings: SiteSettings, seed: int, cache: P
 
 
 def _read_own(
-    name: str, path: Path, data: DataSettings, seed: int, cache: Path, *, for_good: bool
+    name: str, path: Path, data: DataSettings, seed: int, cache: Path, *, secret: Path, for_good: bool
 ) -> tuple[SiteData, bool]:
     """Return a site's own data, and whether all that is there could be read from the disk."""
-    samples, decoded = _open(data, path, cache)
+    samples, decoded = _open(data, path, cache, secret=secret)
     faults = _faults(samples, decoded)
     share = _usable(decoded, len(samples))
     if len(share) == 0:
@@ -221,8 +224,8 @@ def _read_own(
         raise NoUsableData(name, reasons, is_empty=not faults)
     parted = _split_for_good if for_good else _split
     train, test = parted(samples, share, data.test_fraction, seed, name)
-    classes, secret = agreed_classes(data), _secret(samples)
-    loaded = SiteData(name, classes, samples, train, test, faults, decoded.pixels, seed, secret)
+    classes = agreed_classes(data)
+    loaded = SiteData(name, classes, samples, train, test, faults, decoded.pixels, seed, _secret(samples))
     return loaded, not any(failure.temporary for failure in decoded.failures.values())
 
 
@@ -353,8 +356,10 @@ def _plan(deal: _Deal, scenario: tuple[DriftEvent, ...], rounds: int) -> DriftPl
 # --- both ------------------------------------------------------------------------------------------------------
 
 
-def _open(data: DataSettings, path: Path | None, cache: Path, *, by_site: bool = False) -> tuple[Samples, Decoded]:
-    samples = open_source(data, path, agreed_classes(data), cache, by_site=by_site)
+def _open(
+    data: DataSettings, path: Path | None, cache: Path, *, by_site: bool = False, secret: Path | None = None
+) -> tuple[Samples, Decoded]:
+    samples = open_source(data, path, agreed_classes(data), cache, by_site=by_site, secret=secret)
     if not isinstance(samples, ImageSamples):
         return samples, Decoded(np.empty((len(samples), 0, 0, 0), np.uint8), {})
     return samples, decode(samples, data.image_size, data.channels, cache)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from client.data.arrays import npz_classes, read_digits, read_npz
+from client.data.dicom import Patients
 from client.data.files import folder_classes, manifest_classes, read_folder, read_manifest
 from client.data.public import read_public
 from client.data.samples import Samples
@@ -19,7 +20,13 @@ class DataAway(SettingsError):
 
 
 def open_source(
-    data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path, *, by_site: bool = False
+    data: DataSettings,
+    path: Path | None,
+    classes: tuple[str, ...],
+    cache: Path,
+    *,
+    by_site: bool = False,
+    secret: Path | None = None,
 ) -> Samples:
     """List a source's samples. No image is decoded yet.
 
@@ -36,8 +43,10 @@ def open_source(
         Where a public data set is downloaded to when `data.path` is empty.
     by_site
         The source holds the data of several sites, and says whose each sample is.
+    secret
+        File with what turns patients into words at a site of its own; it is made when it is needed.
     """
-    samples = _read(data, path, classes, cache, by_site=by_site)
+    samples = _read(data, path, classes, cache, by_site=by_site, patients=Patients(secret))
     if by_site and (samples.sites is None or "" in samples.sites):
         raise SettingsError(
             "partition.scheme = 'own' needs data that say whose they are: a folder for each site with class folders in "
@@ -46,7 +55,15 @@ def open_source(
     return samples if path is None else replace(samples, place=path.absolute())
 
 
-def _read(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache: Path, *, by_site: bool) -> Samples:
+def _read(
+    data: DataSettings,
+    path: Path | None,
+    classes: tuple[str, ...],
+    cache: Path,
+    *,
+    by_site: bool,
+    patients: Patients,
+) -> Samples:
     known = {name: index for index, name in enumerate(classes)}
     if path is None and data.source == "demo":
         _require_digits(classes)
@@ -57,8 +74,8 @@ def _read(data: DataSettings, path: Path | None, classes: tuple[str, ...], cache
     if data.table is not None:
         return read_table_samples(place, data.table, known, by_site=by_site)
     if kind == "folder":
-        return read_folder(place, known, by_site=by_site)
-    return read_manifest(place, known) if kind == "manifest" else read_npz(place, known)
+        return read_folder(place, known, by_site=by_site, patients=patients)
+    return read_manifest(place, known, patients=patients) if kind == "manifest" else read_npz(place, known)
 
 
 def discover_classes(data: DataSettings, *, by_site: bool = False) -> tuple[str, ...]:

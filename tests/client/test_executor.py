@@ -58,7 +58,7 @@ PATIENCE = 90.0
 
 
 # httpx comes with Flower, for the executor alone; the others are for those who have such files.
-EXTRAS = {"httpx", "onnx", "pyarrow", "transformers"}
+EXTRAS = {"httpx", "onnx", "pyarrow", "pydicom", "transformers"}
 
 
 def third_party_imports() -> set[str]:

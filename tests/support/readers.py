@@ -44,6 +44,7 @@ from common.table import InvalidTable, read_table
 from server.history import checkpoint
 from server.report import read_run
 from tests.support.breaking import broken, in_archive, in_array, in_json, in_lines, in_model, in_tensors
+from tests.support.medical import write_dicom, write_nifti
 
 CLASSES = ("0", "1", "2", "3")
 KNOWN = {name: place for place, name in enumerate(CLASSES)}
@@ -144,6 +145,7 @@ def _data(folder: Path) -> Iterator[Reader]:
     cells = b"a,b,kind\n0.5,x,0\n1.5,y,1\n,,2\nnan,z,3\n"
     yield Reader("table", cells, _file("t.csv", lambda path: read_table_samples(path, table, KNOWN)), (SettingsError,))
     yield from _parquet()
+    yield from _medical(folder)
     image = Image.fromarray(rng.integers(0, 255, (9, 7, 3), np.uint8))
     for form in ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP", "PPM", "JPEG2000"):
         file = io.BytesIO()
@@ -153,6 +155,26 @@ def _data(folder: Path) -> Iterator[Reader]:
             return read_images([path]).image(0, 8, 1) if len(read_images([path])) else None
 
         yield Reader(form, file.getvalue(), _file("i.png", decode), (Undecodable,), cost=2)
+
+
+def _medical(folder: Path) -> Iterator[Reader]:
+    """DICOM of one frame and of several, and volumes; whose a file is, is read when it is listed."""
+    values = np.arange(60, dtype=np.int16).reshape(6, 10)
+    window = {"WindowCenter": 30, "WindowWidth": 50, "PatientID": "x", "BurnedInAnnotation": "YES"}
+    volume = np.arange(60, dtype=np.int16).reshape(5, 4, 3)
+
+    def decode(path: Path) -> object:
+        samples = read_images([path])
+        return samples.image(0, 8, 1) if len(samples) else None
+
+    for path, kind in (
+        (write_dicom(folder / "one.dcm", values, **window), "DICOM"),
+        (write_dicom(folder / "many.dcm", volume.transpose(2, 0, 1).copy(), frames=3), "DICOM, many frames"),
+        (write_nifti(folder / "v.nii", volume), "NIfTI"),
+        (write_nifti(folder / "v.nii.gz", volume), "NIfTI, packed"),
+    ):
+        name = "f" + "".join(path.suffixes)
+        yield Reader(kind, path.read_bytes(), _file(name, decode), (Undecodable,), cost=4)
 
 
 def _parquet() -> Iterator[Reader]:
