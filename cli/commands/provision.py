@@ -47,6 +47,21 @@ def register(jobs: Subparsers) -> None:
         metavar="HOST:PORT",
         help="where the operator will reach the server (default 127.0.0.1:8000: on the server itself)",
     )
+    parser.add_argument(
+        "--ca",
+        type=Path,
+        metavar="FILE",
+        help="the certificates (PEM) of an authority of yours, which then signs in the place of one that is made here: "
+        "requests for it are written to FOLDER/requests, and no key leaves",
+    )
+    parser.add_argument(
+        "--certificate",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a certificate that your authority issued; its key tells whose it is",
+    )
     parser.set_defaults(run=run)
 
 
@@ -65,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
         sites=sites,
         now=now,
         renew=options.renew,
+        outside=options.ca,
+        certificates=options.certificate,
     )
     for line in made:
         print(line)
@@ -107,6 +124,9 @@ def _remove(layout: Layout, sites: list[str]) -> int:
 def _say_validity(layout: Layout, now: datetime) -> None:
     settings = read_start_file(layout.server_file, ServerFile)
     for what, path in (("authority", layout.authority), ("server", layout.server / settings.certificate)):
+        if not path.exists():
+            print(f"certificate of the {what}: not there yet; the server starts once it is")
+            continue
         certificate: x509.Certificate = authority.read_certificate(path)
         until = certificate.not_valid_after_utc
         print(f"certificate of the {what} valid until {until:%Y-%m-%d} ({authority.days_left(certificate, now)} days)")

@@ -6,17 +6,17 @@ import base64
 import ipaddress
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cli.deployment.address import is_ip
+from common.certificates import is_issued_by
 from common.config import SettingsError
 from common.foreign import Unusable, named_faults, read_bytes
 
@@ -53,14 +53,10 @@ def server_certificate(
 ) -> x509.Certificate:
     """Issue the certificate of the server for all names and IP addresses it is called by."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Coterie server")])
-    alternatives = [
-        x509.IPAddress(ipaddress.ip_address(host)) if is_ip(host) else x509.DNSName(host)
-        for host in dict.fromkeys(hosts)
-    ]
     signer = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     return (
         _builder(name, authority.subject, public, now, SERVER_DAYS)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternatives(hosts)), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(sign_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -68,6 +64,14 @@ def server_certificate(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(signer), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
+
+
+def alternatives(hosts: Iterable[str]) -> list[x509.GeneralName]:
+    """Write names and IP addresses as certificates have them."""
+    return [
+        x509.IPAddress(ipaddress.ip_address(host)) if is_ip(host) else x509.DNSName(host)
+        for host in dict.fromkeys(hosts)
+    ]
 
 
 def site_certificate(
@@ -100,43 +104,55 @@ def hosts_of(certificate: x509.Certificate) -> set[str]:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Read a PEM file."""
+    """Read the first certificate of a PEM file."""
+    return read_certificates(path)[0]
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """Read all certificates of a PEM file, one at least."""
     try:
         content = read_bytes(path)
         with named_faults():
-            certificate = x509.load_pem_x509_certificate(content)
-            # Each part is parsed when it is asked for, and may be damaged for itself.
-            _ = certificate.extensions, certificate.subject, certificate.issuer, certificate.public_key()
-            return certificate
+            certificates = x509.load_pem_x509_certificates(content)
+            for certificate in certificates:
+                # Each part is parsed when it is asked for, and may be damaged for itself.
+                _ = certificate.extensions, certificate.subject, certificate.issuer, certificate.public_key()
+            return certificates
     except OSError as error:
         raise SettingsError(f"cannot read the certificate {path}: {error.strerror}") from None
     except Unusable:
         raise SettingsError(f"{path} is not a certificate in PEM form") from None
 
 
-def read_authority(path: Path, now: datetime) -> x509.Certificate:
-    """Read the federation's authority, or raise if it is no authority or its time is over."""
-    certificate = read_certificate(path)
-    try:
-        if not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-            raise SettingsError(f"{path} is the certificate of a server, not of an authority: take the kit's ca.crt")
-    except x509.ExtensionNotFound:
-        raise SettingsError(f"{path} is not the certificate of an authority: take the kit's ca.crt") from None
-    if problem := _out_of_time(certificate, now):
-        raise SettingsError(f"{path} {problem}: the coordinator provisions the federation anew, in an empty folder")
-    return certificate
+def read_authority(path: Path, now: datetime) -> list[x509.Certificate]:
+    """Read the federation's authority, or raise if it is no authority or its time is over.
+
+    One of outside may have several certificates: its root, and those between it and what it issues.
+    """
+    certificates = read_certificates(path)
+    for certificate in certificates:
+        try:
+            if not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+                raise SettingsError(
+                    f"{path} is the certificate of a server, not of an authority: take the kit's ca.crt"
+                )
+        except x509.ExtensionNotFound:
+            raise SettingsError(f"{path} is not the certificate of an authority: take the kit's ca.crt") from None
+        if problem := out_of_time(certificate, now):
+            raise SettingsError(f"{path} {problem}: the coordinator provisions the federation anew, in an empty folder")
+    return certificates
 
 
-def check_server_certificate(path: Path, authority: x509.Certificate, now: datetime) -> x509.Certificate:
+def check_server_certificate(path: Path, authority: Sequence[x509.Certificate], now: datetime) -> x509.Certificate:
     """Read the server's certificate, or raise if its time is over or another authority issued it."""
+    if not path.exists():
+        raise SettingsError(f"{path} is not there: `coterie provision` issues it, or says who has to")
     certificate = read_certificate(path)
     again = "run `coterie provision` with --renew; sites need nothing new"
-    if problem := _out_of_time(certificate, now):
+    if problem := out_of_time(certificate, now):
         raise SettingsError(f"{path} {problem}: {again}")
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
-        raise SettingsError(f"{path} was not issued by this federation's authority: {again}") from None
+    if not is_issued_by(certificate, authority):
+        raise SettingsError(f"{path} was not issued by this federation's authority: {again}")
     return certificate
 
 
@@ -247,7 +263,8 @@ def present() -> datetime:
     return datetime.now(UTC)
 
 
-def _out_of_time(certificate: x509.Certificate, now: datetime) -> str:
+def out_of_time(certificate: x509.Certificate, now: datetime) -> str:
+    """Say why a certificate is not valid at a moment; empty: it is."""
     if now > certificate.not_valid_after_utc:
         return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
     if now < certificate.not_valid_before_utc:

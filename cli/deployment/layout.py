@@ -21,6 +21,11 @@ class Layout:
         return self.root / "ca" / "ca.crt"
 
     @property
+    def requests(self) -> Path:
+        """What an outside authority is to sign; it is there if the federation has such a one."""
+        return self.root / "requests"
+
+    @property
     def server(self) -> Path:
         return self.root / "server"
 

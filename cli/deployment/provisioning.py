@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -11,11 +12,9 @@ from cli.deployment.address import CONTROL_PORT, FLEET_PORT, Address, check_host
 from cli.deployment.kit import operator_file, read_me, server_file, site_file
 from cli.deployment.layout import Layout
 from cli.deployment.operator_secret import new_operator_secret
+from cli.deployment.outside_authority import ALWAYS, adopt, check_outside, request_server, request_site, take
 from cli.deployment.start_file import ServerFile, read_start_file
 from common.config import SettingsError
-
-# What every certificate names, because the coordinator's own programs call the SuperLink there.
-_ALWAYS = ("localhost", "127.0.0.1")
 
 
 def provision(
@@ -27,10 +26,14 @@ def provision(
     sites: list[str],
     now: datetime,
     renew: bool = False,
+    outside: Path | None = None,
+    certificates: Sequence[Path] = (),
 ) -> list[str]:
     """Make what is missing; return what was made, and what was left alone, in words.
 
-    `renew` puts a new certificate of the server in the place of the one that is there, for the same key.
+    `renew` puts a new certificate of the server in the place of the one that is there, for the same key. `outside` is
+    the certificate of an authority that is not the federation's own: it is asked for certificates by requests, and what
+    it issued comes in by `certificates`.
 
     Raises
     ------
@@ -48,8 +51,12 @@ def provision(
     certificate_path = layout.server / settings.certificate
     if certificate_path.exists() and not renew:
         _refuse_missing_names(certificate_path, settings)
+    if outside is not None:
+        check_outside(layout, outside, now)
     _make_folders(layout)
-    made = [*_ensure_authority(layout, now), *_ensure_server(layout, settings, now, renew=renew)]
+    made = adopt(layout, outside) if outside is not None else _ensure_authority(layout, now)
+    made += [take(layout, settings, path, now) for path in certificates]
+    made += _ensure_server(layout, settings, now, renew=renew)
     made += _ensure_operator(layout, parse_address(control, CONTROL_PORT), settings)
     for site in sites:
         made.append(_ensure_site(layout, settings.address, site))
@@ -66,7 +73,7 @@ def _first_settings(address: Address, also: tuple[str, ...], control: Address) -
         names.append("::1")
     return ServerFile(
         address=str(address),
-        names=tuple(dict.fromkeys([*names, *_ALWAYS])),
+        names=tuple(dict.fromkeys([*names, *ALWAYS])),
         listen=str(address.everywhere()),
         control=str(control if control.is_local else control.everywhere()),
     )
@@ -87,7 +94,7 @@ def _refuse_another_server(layout: Layout, settings: ServerFile, server: str | N
 
 
 def _refuse_missing_names(path: Path, settings: ServerFile) -> None:
-    missing = {*settings.names, *_ALWAYS} - authority.hosts_of(authority.read_certificate(path))
+    missing = {*settings.names, *ALWAYS} - authority.hosts_of(authority.read_certificate(path))
     if missing:
         raise SettingsError(
             f"{path} is not issued for {', '.join(sorted(missing))}: run `coterie provision` again with --renew; "
@@ -130,18 +137,21 @@ def _ensure_server(layout: Layout, settings: ServerFile, now: datetime, *, renew
     made: list[str] = []
     issuer = authority.read_authority(layout.authority, now)
     if not (layout.server / settings.ca).exists():
-        authority.create_file(layout.server / settings.ca, authority.pem(issuer))
+        authority.create_file(layout.server / settings.ca, layout.authority.read_bytes())
     key_path, certificate_path = layout.server / settings.key, layout.server / settings.certificate
     if not key_path.exists():
         authority.create_file(key_path, authority.private_pem(authority.new_key()), 0o600)
-    if renew or not certificate_path.exists():
+    if layout.requests.is_dir():
+        if renew or not certificate_path.exists():
+            made += request_server(layout, settings, key_path, renew=renew)
+    elif renew or not certificate_path.exists():
         if not layout.authority_key.exists():
             raise SettingsError(f"{layout.authority_key} is needed to issue {certificate_path}: put it back for now")
         certificate = authority.server_certificate(
             authority.read_private_key(layout.authority_key),
-            issuer,
+            issuer[0],
             authority.read_private_key(key_path).public_key(),
-            (*settings.names, *_ALWAYS),
+            (*settings.names, *ALWAYS),
             now,
         )
         write = authority.replace_file if renew else authority.create_file
@@ -212,6 +222,8 @@ def _ensure_certificate(layout: Layout, site: str) -> list[str]:
     """Let the authority say whose key it is, for the other sites: by that they know each other in secure sums."""
     issued, own = layout.certificate(site), layout.kit(site) / "site.crt"
     if not issued.exists():
+        if layout.requests.is_dir():
+            return request_site(layout, site)
         if not layout.authority_key.exists():
             why = f"{layout.authority_key} is needed to issue one: put it back for now, and run this again"
             return [f"{site}: no certificate, without which it takes no part in secure sums. {why}"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from client.identity import Identity
 from client.secure.participant import Credentials, Distrust
+from common.certificates import is_issued_by
 from common.config import SettingsError
 from common.wire import Task
 
@@ -45,11 +46,15 @@ class SiteCredentials:
     name, key, certificate
         The site's own.
     authority
-        Whose certificates it believes.
+        Whose certificates it believes: one authority, or the certificates of an outside one.
     """
 
     def __init__(
-        self, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: x509.Certificate
+        self,
+        name: str,
+        key: ec.EllipticCurvePrivateKey,
+        certificate: x509.Certificate,
+        authority: Sequence[x509.Certificate],
     ) -> None:
         self._key, self._authority = key, authority
         self.certificate = certificate.public_bytes(serialization.Encoding.DER)
@@ -69,11 +74,12 @@ class SiteCredentials:
         """Raise `Distrust` unless the site of this name has signed the statement."""
         try:
             read = x509.load_der_x509_certificate(certificate)
-            read.verify_directly_issued_by(self._authority)
+            if not is_issued_by(read, self._authority):
+                raise ValueError
             uses = read.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
             names = [str(one.value) for one in read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
             public = read.public_key()
-        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound):
+        except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound):
             raise Distrust(f"{name} has no certificate by this federation's authority") from None
         # The coordinator's own certificate is of the same authority.
         if ExtendedKeyUsageOID.CLIENT_AUTH not in uses or not isinstance(public, ec.EllipticCurvePublicKey):
@@ -121,7 +127,7 @@ def credentials_of(identity: Identity, task: Task) -> Credentials:
         identity.name,
         _read(identity.key, _load_key),
         _read(identity.certificate, x509.load_pem_x509_certificate),
-        _read(identity.authority, x509.load_pem_x509_certificate),
+        _read(identity.authority, x509.load_pem_x509_certificates),
     )
 
 

@@ -29,7 +29,7 @@ class Authority:
 
     def site(self, name: str) -> SiteCredentials:
         key = authority.new_key()
-        return SiteCredentials(name, key, self.certify(key, name), self.certificate)
+        return SiteCredentials(name, key, self.certify(key, name), [self.certificate])
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +64,15 @@ def test_the_coordinators_own_certificate_is_no_sites(ours: Authority) -> None:
     key = authority.new_key()
     server = authority.server_certificate(ours.key, ours.certificate, key.public_key(), ["fl.example.org"], NOW)
     with pytest.raises(NoCredentials, match="not a site's"):
-        SiteCredentials("Coterie server", key, server, ours.certificate)
+        SiteCredentials("Coterie server", key, server, [ours.certificate])
 
 
 def test_a_site_finds_its_own_fault_before_the_others_do(ours: Authority) -> None:
     key = authority.new_key()
     with pytest.raises(NoCredentials, match="another key"):
-        SiteCredentials("one", authority.new_key(), ours.certify(key, "one"), ours.certificate)
+        SiteCredentials("one", authority.new_key(), ours.certify(key, "one"), [ours.certificate])
     with pytest.raises(NoCredentials, match="certificate of"):
-        SiteCredentials("one", key, ours.certify(key, "two"), ours.certificate)
+        SiteCredentials("one", key, ours.certify(key, "two"), [ours.certificate])
 
 
 def test_they_are_read_from_the_files_that_the_node_config_names(ours: Authority, tmp_path: Path) -> None:
