@@ -1,28 +1,18 @@
-"""Every setting once: type, default, bounds and one line of help.
-
-A configuration is a TOML file with sections, or the same keys written flat (`train.lr`), which is what Flower's run
-config holds. Both become one frozen `Config`, or a `SettingsError` that names the key, the value and what is allowed.
-"""
+"""Every setting that a section holds: type, default, bounds and one line of help."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BeforeValidator, Field, create_model
 
-from common.drift import DriftEvent, InvalidScenario, Scenario, check_scenario, read_scenario, write_scenario
-from common.foreign import Unusable, parse_toml, read_toml
+from common.drift import Scenario
 from common.methods import AGREEMENTS
-from common.presets import NAMED, PACKAGED, PRESETS
+from common.presets import NAMED
 from common.privacy import PrivacySettings
 from common.section import Section
-from common.table import InvalidTable, Table, check_table, read_table, write_table
+from common.table import Table
 
 FlatValue = bool | int | float | str
 
@@ -286,7 +276,7 @@ class MigrationSettings(Section):
 
 
 # The sections that methods declare in `common/methods`, each under its own name.
-_SECTIONS: dict[str, Any] = {
+METHOD_SECTIONS: dict[str, Any] = {
     agreement.section: (agreement.settings, agreement.settings())
     for agreement in AGREEMENTS.values()
     if agreement.settings is not None
@@ -297,8 +287,8 @@ if TYPE_CHECKING:
         """One section for each method that has settings."""
 
 else:
-    MethodSettings = create_model("MethodSettings", __base__=Section, **_SECTIONS)
-_METHODS = "methods"
+    MethodSettings = create_model("MethodSettings", __base__=Section, **METHOD_SECTIONS)
+METHODS = "methods"
 
 S = TypeVar("S", bound=Section)
 
@@ -326,266 +316,3 @@ class SiteSettings(Section):
     def of(self, section: type[S]) -> S:
         """Return the settings of a method, by the type that declares them."""
         return next(value for _, value in self.methods if isinstance(value, section))
-
-
-class Config(SiteSettings):
-    """All settings of a run."""
-
-    method: str = Field("fmcl", description="how sites are grouped and trained")
-    rounds: int = Field(20, ge=0, description="training rounds; 0: stop after grouping")
-    sites: int = Field(20, ge=1, description="sites to simulate, or to wait for in a deployment")
-    out: str = Field("", description="run directory (absolute for flwr run); empty: runs/<time>-<method>-seed<seed>")
-    resume: Literal["never", "auto"] = Field(
-        "never", description="auto: go on after the last complete round of the run that `out` holds, if there is one"
-    )
-    queue: bool = Field(
-        False, description="on a server: wait until the runs that were sent there before this one have ended"
-    )
-    track: Names = Field((), description="also write for: tensorboard, mlflow (each needs the extra of its name)")
-    checkpoint: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
-    cluster: ClusterSettings = ClusterSettings()
-    test: TestSettings = TestSettings()
-    migration: MigrationSettings = MigrationSettings()
-    round: RoundSettings = RoundSettings()
-    simulate: SimulateSettings = SimulateSettings()
-    aggregate: AggregateSettings = AggregateSettings()
-
-    def for_site(self) -> SiteSettings:
-        """The part a site is told."""
-        return SiteSettings(**{name: getattr(self, name) for name in SiteSettings.model_fields})
-
-    @model_validator(mode="after")
-    def _combinations(self) -> Self:
-        if self.cluster.k and self.cluster.threshold:
-            raise ValueError(
-                f"cluster.k = {self.cluster.k} and cluster.threshold = {self.cluster.threshold} exclude each other: "
-                "set one of them to 0"
-            )
-        if self.cluster.k > self.sites:
-            raise ValueError(
-                f"cluster.k = {self.cluster.k} is more than sites = {self.sites}: "
-                f"allowed are 0 (automatic) to {self.sites}"
-            )
-        if self.round.min_replies > self.sites:
-            raise ValueError(
-                f"round.min_replies = {self.round.min_replies} is more than sites = {self.sites}: nothing would train"
-            )
-        if self.round.late == "next" and self.round.enough == 1:
-            raise ValueError("round.late = 'next' goes with round.enough below 1: nobody is late who is waited for")
-        if self.partition.scheme == "disjoint" and self.partition.groups > self.sites:
-            raise ValueError(
-                f"partition.groups = {self.partition.groups} is more than sites = {self.sites}: some would have nobody"
-            )
-        if self.partition.shift != "none" and self.partition.kinds > self.sites:
-            raise ValueError(
-                f"partition.kinds = {self.partition.kinds} is more than sites = {self.sites}: some would have nobody"
-            )
-        if len(set(self.data.classes)) != len(self.data.classes):
-            raise ValueError(f"data.classes = {', '.join(self.data.classes)} names a class twice")
-        for number, event in enumerate(self.drift, start=1):
-            if 0 < self.rounds < event.first_round(self.rounds):
-                raise ValueError(
-                    f"drift event {number}: at = {event.at} is after the last round (rounds = {self.rounds})"
-                )
-        self._check_table()
-        if self.data.source == "torchvision" and not self.data.name:
-            raise ValueError(f"data.name must be one of {', '.join(_allowed_names())} when data.source = 'torchvision'")
-        self._check_backbone()
-        if self.encoder.dimensions and self.encoder.name == "columns":
-            raise ValueError("encoder.dimensions is for images: encoder.name = 'columns' reads a table as it is")
-        if self.encoder.weights and self.encoder.name not in PRESETS and not self.encoder.name.startswith("timm:"):
-            raise ValueError(
-                f"encoder.weights = {self.encoder.weights!r} goes with encoder.name = 'timm:<model>' or a published "
-                f"encoder, not with {self.encoder.name!r}"
-            )
-        return self
-
-    def _check_backbone(self) -> None:
-        train = self.train
-        packaged = [f"timm:{architecture}" for architecture in PACKAGED.values()]
-        if train.weights == "packaged" and train.model not in packaged:
-            raise ValueError(
-                f"train.weights = 'packaged' goes with train.model = {' or '.join(map(repr, packaged))}, not with "
-                f"{train.model!r}"
-            )
-        for name in () if train.model.startswith("timm:") else ("weights", "tune"):
-            if value := getattr(train, name):
-                raise ValueError(
-                    f"train.{name} = {value!r} goes with train.model = 'timm:<name>', not with {train.model!r}, all of "
-                    "which is trained from the start: leave it empty"
-                )
-
-    def _check_table(self) -> None:
-        data = self.data
-        if (data.source == "table") != (data.table is not None):
-            raise ValueError(
-                "data.source = 'table' and data.table go together: `coterie schema FILE` drafts the schema"
-            )
-        if data.table is None:
-            return
-        if data.classes and data.classes != data.table.classes:
-            raise ValueError("data.classes is not the class list of the table's schema: leave it empty")
-        if data.input == "embedding":
-            raise ValueError("data.input = 'embedding' is for images: a table has no encoder")
-
-
-def _allowed_names() -> tuple[str, ...]:
-    return tuple(name for name in get_args(DataSettings.model_fields["name"].annotation) if name)
-
-
-def fields(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yield every setting as (flat key, field), in the order of the sections."""
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            # A method's section stands beside the others.
-            yield from fields(field.annotation, prefix if name == _METHODS else f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", field
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested tables into flat dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def flat_settings(dump: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn a dumped configuration into flat keys."""
-    rest = {key: value for key, value in dump.items() if key != _METHODS}
-    return flatten(rest) | flatten(dump.get(_METHODS, {}))
-
-
-def _flatten_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat keys, with a table's schema left whole: it is one setting."""
-    data = values.get("data")
-    if not isinstance(data, Mapping) or not isinstance(data.get("table"), Mapping):
-        return flatten(values)
-    rest = {**values, "data": {key: value for key, value in data.items() if key != "table"}}
-    return flatten(rest) | {"data.table": data["table"]}
-
-
-def flat_values(config: Config) -> dict[str, FlatValue]:
-    """Return the configuration as Flower run config: flat keys, scalar values."""
-    dump = config.model_dump()
-    dump["data"]["table"] = write_table(config.data.table)
-    flat = flat_settings(dump) | {"drift": write_scenario(config.drift)}
-    return {key: ",".join(value) if isinstance(value, tuple | list) else value for key, value in flat.items()}
-
-
-def with_values(config: Config, values: Mapping[str, FlatValue]) -> Config:
-    """Return a configuration in which some settings, by flat key, have other values, known to be allowed."""
-    for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        if section in _SECTIONS:
-            part = getattr(config.methods, section).model_copy(update={name: value})
-            config = config.model_copy(update={_METHODS: config.methods.model_copy(update={section: part})})
-        elif section:
-            part = getattr(config, section).model_copy(update={name: value})
-            config = config.model_copy(update={section: part})
-        else:
-            config = config.model_copy(update={name: value})
-    return config
-
-
-def parse(values: Mapping[str, Any]) -> Config:
-    """Validate settings given as nested tables, flat keys, or both."""
-    flat = _flatten_settings(values)
-    known = dict(fields())
-    for key, value in flat.items():
-        if key not in known:
-            raise SettingsError(_unknown(key, value, list(known)))
-    if "drift" in flat:
-        scenario = flat["drift"]
-        try:
-            # Only here, where a run is set up: a site is told the events and never reads a file it is told of.
-            flat["drift"] = read_scenario(scenario) if isinstance(scenario, str) else check_scenario(scenario)
-        except InvalidScenario as error:
-            raise SettingsError(str(error)) from None
-    if "data.table" in flat:
-        table = flat["data.table"]
-        try:
-            flat["data.table"] = read_table(table) if isinstance(table, str) else table and check_table(table)
-        except InvalidTable as error:
-            raise SettingsError(str(error)) from None
-    nested: dict[str, Any] = {}
-    for key, value in flat.items():
-        section, _, name = key.rpartition(".")
-        place = nested.setdefault(_METHODS, {}) if section in _SECTIONS else nested
-        target = place.setdefault(section, {}) if section else place
-        # TOML and Flower write 1 for a float that happens to be whole.
-        wants_float = known[key].annotation is float
-        target[name] = float(value) if wants_float and type(value) is int and abs(value) < 2**53 else value
-    try:
-        return Config.model_validate(nested)
-    except ValidationError as error:
-        raise SettingsError("\n".join(_explain(item, known) for item in error.errors())) from None
-
-
-def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Read a TOML file; `overrides` (flat keys) win over it."""
-    try:
-        table = read_toml(path)
-    except OSError as error:
-        raise SettingsError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except Unusable as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from None
-    return parse(_flatten_settings(table) | dict(overrides or {}))
-
-
-def parse_override(text: str) -> tuple[str, FlatValue]:
-    """Read `key=value` of the command line; the value is TOML, or else a plain string."""
-    key, equals, raw = text.partition("=")
-    key, raw = key.strip(), raw.strip()
-    if not equals or not key:
-        raise SettingsError(f"--set takes key=value, not {text!r}")
-    try:
-        value = parse_toml(f"value = {raw}")["value"]
-    except Unusable:
-        value = raw
-    return key, value
-
-
-def allowed(field: FieldInfo) -> str:
-    """Say in words which values a setting takes."""
-    annotation = field.annotation
-    if annotation in (tuple[DriftEvent, ...], Table | None):
-        return "a file, or its content as JSON"
-    if NoneType in get_args(annotation):
-        (annotation,) = (one for one in get_args(annotation) if one is not NoneType)
-    if choices := [choice for choice in get_args(annotation) if isinstance(choice, str | int)]:
-        return "one of " + ", ".join(repr(choice) if choice == "" else str(choice) for choice in choices)
-    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(
-        annotation,  # type: ignore[arg-type]
-        "a list of names",
-    )
-    words = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    bounds = [
-        f"{sign} {limit}"
-        for part in field.metadata
-        for name, sign in words.items()
-        if (limit := getattr(part, name, None)) is not None
-    ]
-    return " ".join([kind, *([", ".join(bounds)] if bounds else [])])
-
-
-def _unknown(key: str, value: object, known: list[str]) -> str:
-    if key.startswith("drift."):
-        return f"unknown setting {key} = {value!r}; a drift event is a table with two brackets: [[drift]]"
-    # Someone who forgot or mistook the section still got the last part right.
-    near = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    if not near or not key.rpartition(".")[2]:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near[:3])}?" if near else "`coterie config` lists them all"
-    return f"unknown setting {key} = {value!r}; {hint}"
-
-
-def _explain(item: Any, known: Mapping[str, FieldInfo]) -> str:
-    key = ".".join(str(part) for part in item["loc"] if isinstance(part, str)).removeprefix(f"{_METHODS}.")
-    if key not in known:
-        return str(item["msg"]).removeprefix("Value error, ")
-    return f"{key} = {item['input']!r} is not allowed: it takes {allowed(known[key])} ({known[key].description})"
