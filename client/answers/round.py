@@ -13,6 +13,7 @@ from client.answers.refusal import is_passing, reason_of
 from client.memory import forget_old_runs
 from client.request import Request, tested
 from client.secure.answers import hiding
+from client.shortening import shortening
 from client.watching import changed
 from common import wire
 
@@ -37,7 +38,7 @@ def _trained(request: Request) -> RecordDict:
     start = time.perf_counter()
     task, method = request.task, request.method
     visit = request.visit(method.agreement.down)
-    hide = hiding(request, visit)
+    hide, short = hiding(request, visit), shortening(request, visit)
     trained = method.train(visit)
     # Written before the answer goes out: a round that counted must be remembered.
     if trained.memory is not None:
@@ -50,9 +51,9 @@ def _trained(request: Request) -> RecordDict:
         trained = replace(trained, state={name: array.copy() for name, array in trained.state.items()})
         found = tested(visit.load(method.held(visit, trained)), visit.site, forgiving=False).confusion
         held = int(np.trace(found)), int(found.sum())
-    fresh = method.agreement.remembers and task.accepted > 0 and not visit.memory
+    fresh = task.accepted > 0 and ((method.agreement.remembers and not visit.memory) or short.has_forgotten)
     deviation = changed(request)
-    leaves = hide(trained.state, trained.samples)
+    leaves = short.of(hide(trained.state, trained.samples))
     seconds = time.perf_counter() - start
     return wire.pack_update(
         wire.Update(

@@ -230,6 +230,20 @@ class RoundSettings(Section):
     )
 
 
+# Of the numbers of an update.
+Precision = Literal["float32", "float16", "int8"]
+
+
+class WireSettings(Section):
+    """How what sites send is written."""
+
+    precision: Precision = Field(
+        "float32",
+        description="numbers of an update; float16, int8: its difference to the model that was sent, a half or a "
+        "quarter of the bytes; what rounding loses is made up for in the next round",
+    )
+
+
 class SimulateSettings(Section):
     """A virtual clock: how long simulated sites would take, whatever this machine takes."""
 
@@ -306,6 +320,7 @@ class SiteSettings(Section):
     train: TrainSettings = TrainSettings()
     methods: MethodSettings = MethodSettings()
     privacy: PrivacySettings = PrivacySettings()
+    wire: WireSettings = WireSettings()
     personalise: Literal["none", "finetune", "select", "blend"] = Field(
         "none",
         description="last step at a site: finetune the group's model; select: it, that, or one trained alone; blend: "

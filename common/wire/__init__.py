@@ -18,6 +18,7 @@ from common.wire.letters import (
     unpack_lettered,
     unpack_letters,
 )
+from common.wire.precision import FULL, lengthen, shorten
 from common.wire.records import VERSION, Refusal, WireError, pack_arrays, plain_text, size, unpack_arrays
 from common.wire.reply import (
     KEPT,
@@ -38,10 +39,10 @@ from common.wire.reply import (
 from common.wire.task import Task, pack_extras, pack_task, unpack_extras, unpack_model, unpack_task
 
 __all__ = [
-    "KEPT", "LETTERS", "VERSION", "Answered", "Evaluation", "Introduction", "Lettered", "Letters", "Refusal",
-    "SiteCard", "Task", "Update", "WireError", "pack_answered", "pack_arrays", "pack_evaluation", "pack_extras",
-    "pack_introduction", "pack_kept", "pack_lettered", "pack_letters", "pack_refusal", "pack_task", "pack_untested",
-    "pack_update", "plain_text", "size", "told_alike", "unpack_answered", "unpack_arrays", "unpack_evaluation",
-    "unpack_extras", "unpack_introduction", "unpack_kept", "unpack_lettered", "unpack_letters", "unpack_model",
-    "unpack_task", "unpack_update",
+    "FULL", "KEPT", "LETTERS", "VERSION", "Answered", "Evaluation", "Introduction", "Lettered", "Letters", "Refusal",
+    "SiteCard", "Task", "Update", "WireError", "lengthen", "pack_answered", "pack_arrays", "pack_evaluation",
+    "pack_extras", "pack_introduction", "pack_kept", "pack_lettered", "pack_letters", "pack_refusal", "pack_task",
+    "pack_untested", "pack_update", "plain_text", "shorten", "size", "told_alike", "unpack_answered", "unpack_arrays",
+    "unpack_evaluation", "unpack_extras", "unpack_introduction", "unpack_kept", "unpack_lettered", "unpack_letters",
+    "unpack_model", "unpack_task", "unpack_update",
 ]  # fmt: skip

@@ -103,17 +103,17 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     return ArrayRecord({_PACKED: Array("uint8", (len(data),), _PACKED, data)})
 
 
-def arrays_of(content: RecordDict, key: str) -> State:
-    """Read the named arrays of one record of a message."""
+def arrays_of(content: RecordDict, key: str, *also: str) -> State:
+    """Read the named arrays of one record of a message, of the usual types, and of those that are `also` expected."""
     # Not `content.array_records`: that view refers back to the content and keeps a whole reply alive until the next
     # garbage collection.
     record = content.get(key)
     if not isinstance(record, ArrayRecord):
         raise WireError(f"the message carries no {plain_text(key)}")
-    return unpack_arrays(record)
+    return unpack_arrays(record, *also)
 
 
-def unpack_arrays(record: ArrayRecord) -> State:
+def unpack_arrays(record: ArrayRecord, *also: str) -> State:
     """Deserialise named arrays; the library holds what their header says against the bytes that are there."""
     if set(record) != {_PACKED}:
         raise WireError("its arrays are not packed as agreed: update the older side")
@@ -125,8 +125,8 @@ def unpack_arrays(record: ArrayRecord) -> State:
     for name, array in arrays.items():
         if len(name) > _LONGEST_NAME or not name.isprintable():
             raise WireError(f"array {plain_text(name[:_LONGEST_NAME])!r} has no proper name")
-        if array.dtype not in _DTYPES:
-            raise WireError(f"array {name!r} is {array.dtype}, not one of {', '.join(_DTYPES)}")
+        if array.dtype not in (*_DTYPES, *also):
+            raise WireError(f"array {name!r} is {array.dtype}, not one of {', '.join((*_DTYPES, *also))}")
     return arrays
 
 

@@ -9,11 +9,13 @@ from typing import get_args
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
+from common.config import Precision
 from common.extras import Network, Rule
 from common.kept_model import Kept
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
 from common.site_card import Spending
 from common.state import Extras, State
+from common.wire.precision import FULL
 from common.wire.records import (
     MAX_REASON,
     VERSION,
@@ -111,17 +113,19 @@ def pack_update(update: Update) -> RecordDict:
     return add_extras(RecordDict({"model": pack_arrays(update.state), "training": training}), update.extras)
 
 
-def unpack_update(content: RecordDict, *, declared: Mapping[str, Rule], network: Network, limit_mb: int) -> Update:
-    """Read the result of local training.
+def unpack_update(
+    content: RecordDict, *, declared: Mapping[str, Rule], network: Network, limit_mb: int, precision: Precision = FULL
+) -> Update:
+    """Read the result of local training, with arrays of the model as they were sent.
 
-    Whether the arrays of the model fit is screened by `server.aggregation`.
+    `lengthen` reads these; whether they fit then is screened by `server.aggregation`.
     """
     check_size(content, limit_mb)
     metrics = scalars_of(content, "training", MetricRecord)
     refuse_others(content, _ROUND, extras=True)
     spending = unpack_spending(metrics)
     return Update(
-        state=unpack_model(content),
+        state=unpack_model(content, precision),
         samples=count(metrics, "samples", at_least=1),
         loss=math.nan if spending and "loss" not in metrics else number(metrics, "loss", at_most=_MAX_LOSS),
         seconds=number(metrics, "seconds"),

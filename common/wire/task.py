@@ -169,9 +169,9 @@ def _settings(written: str) -> SiteSettings:
         raise WireError(f"the server's settings are not valid here: {error}") from None
 
 
-def unpack_model(content: RecordDict) -> State:
-    """Read the model of a message."""
-    return arrays_of(content, _MODEL)
+def unpack_model(content: RecordDict, *also: str) -> State:
+    """Read the model of a message; arrays may `also` be of these types."""
+    return arrays_of(content, _MODEL, *also)
 
 
 def pack_extras(extras: Extras) -> dict[str, ArrayRecord]:

@@ -60,6 +60,7 @@ def settle(config: Config) -> Config:
     method.check(config)
     _check_aggregation(config, method)
     _check_pace(config, method)
+    _check_precision(config, method)
     if not method.one_round:
         _check_inputs(config, method)
         return config
@@ -168,6 +169,22 @@ def _check_pace(config: Config, method: Method) -> None:
         raise SettingsError(
             f"round.late = 'next' does not go with aggregate.rule = {config.aggregate.rule!r}: a late update counts "
             "less, and there all count alike or are hidden; set it to 'drop'"
+        )
+
+
+def _check_precision(config: Config, method: Method) -> None:
+    precision = config.wire.precision
+    if precision == "float32":
+        return
+    if method.one_round:
+        raise SettingsError(
+            f"wire.precision does not go with method = {method.name!r}, whose sites send rows and no updates: leave it "
+            "at its default"
+        )
+    if config.round.late == "next":
+        raise SettingsError(
+            f"wire.precision = {precision!r} does not go with round.late = 'next': an update is then the difference to "
+            "a model that the server no longer has; set it to 'float32', or round.late = 'drop'"
         )
 
 

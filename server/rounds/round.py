@@ -52,7 +52,7 @@ class Screening:
     """
 
     def __init__(self, config: Config, agreement: Agreement, classes: int, own: State | None = None) -> None:
-        self._limit_mb = config.round.max_message_mb
+        self._limit_mb, self._precision = config.round.max_message_mb, config.wire.precision
         self._classes = classes
         self._own = own or {}
         self._up = agreement.up
@@ -69,10 +69,16 @@ class Screening:
         return bool(member.card.test_samples) or self._changing
 
     def update(self, member: Member, content: RecordDict, model: State) -> wire.Update:
-        """Read an update made from a model like this one."""
-        update = wire.unpack_update(content, declared=self._up, network=self.network(model), limit_mb=self._limit_mb)
+        """Read an update of a site that was sent this model."""
+        update = wire.unpack_update(
+            content,
+            declared=self._up,
+            network=self.network(model),
+            limit_mb=self._limit_mb,
+            precision=self._precision,
+        )
         self._check_growth(member, update.samples, member.card.train_samples, "training")
-        return update
+        return replace(update, state=wire.lengthen(update.state, model, self._precision))
 
     def evaluation(self, member: Member, content: RecordDict) -> wire.Evaluation:
         """Read a test; one on another number of samples than the site can have is refused."""

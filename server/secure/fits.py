@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from common import wire
 from common.config import Config
 from common.methods import agreement_on, rehearsal
 from common.secure.terms import FEWEST
@@ -34,6 +35,11 @@ def why_not(config: Config, method: Method, migration: str) -> Iterator[str]:
         yield (
             "here migration judges sites by the direction of single updates: set migration.rule = 'off', or take a "
             "method whose sites can be asked for a fresh signature"
+        )
+    if config.wire.precision != wire.FULL:
+        yield (
+            f"with wire.precision = {config.wire.precision!r} each update has steps of its own, and masks hide "
+            "numbers of one and the same unit: set it to 'float32'"
         )
     if config.cluster.choice == rehearsal.RULE:
         yield "in a rehearsal every site sends heads that it alone has trained: set cluster.choice = 'silhouette'"

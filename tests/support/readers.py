@@ -15,7 +15,7 @@ import numpy as np
 import safetensors.numpy
 import safetensors.torch
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from PIL import Image
 
 from benchmarks.invented import Plot, write_run
@@ -210,6 +210,15 @@ def _messages(folder: Path) -> Iterator[Reader]:
         return wire.unpack_update(update, declared={}, network=Network({}, 4), limit_mb=1)
 
     yield Reader("update", update["model"]["safetensors"].data, read_update, (wire.WireError,), in_tensors)
+    before = {"w": np.ones((2, 3), np.float32)}
+    short, _ = wire.shorten({"w": np.full((2, 3), 1.5, np.float32)}, before, {}, "int8")
+
+    def lengthen(_: Path, raw: bytes) -> object:
+        content = RecordDict({"model": ArrayRecord({"safetensors": Array("uint8", (len(raw),), "safetensors", raw)})})
+        return wire.lengthen(wire.unpack_model(content, "int8"), before, "int8")
+
+    packed = wire.pack_arrays(short)["safetensors"].data
+    yield Reader("update in int8", packed, lengthen, (wire.WireError,), in_tensors)
     task = wire.pack_task(wire.Task(Config().for_site(), 3, 20))
     (place,) = (
         (name, key)
