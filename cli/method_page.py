@@ -13,6 +13,7 @@ from common.head_path import HeadPath
 from common.mean_feature import MeanFeature
 from common.signature import Signature
 from common.subspace import Subspace
+from common.whole_path import WholePath
 from common.wire import Introduction, SiteCard, pack_introduction, size
 from server.methods import METHODS, Method
 
@@ -69,6 +70,7 @@ def _sent(method: Method) -> str:
 _WORDS = {
     Signature.kind: "one mean embedding per class and the class shares",
     HeadPath.kind: "what each warm-up epoch changes in the head",
+    WholePath.kind: "what each warm-up epoch changes in the whole network",
     HeadChange.kind: "what the warm-up changes in the head",
     MeanFeature.kind: "one mean embedding",
     Subspace.kind: "directions of each class",

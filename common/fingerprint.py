@@ -9,9 +9,10 @@ from common.mean_feature import MeanFeature
 from common.signature import Signature
 from common.site_card import Fingerprint
 from common.subspace import Subspace
+from common.whole_path import WholePath
 
 KINDS: dict[str, type[Fingerprint]] = {
-    kind.kind: kind for kind in (Signature, HeadPath, HeadChange, MeanFeature, Subspace, Collaboration)
+    kind.kind: kind for kind in (Signature, HeadPath, WholePath, HeadChange, MeanFeature, Subspace, Collaboration)
 }
 
 __all__ = ["KINDS", "Fingerprint"]

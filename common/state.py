@@ -22,6 +22,13 @@ def flat_head(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     return np.concatenate([state[name].ravel() for name in sorted(state) if is_head(name)], dtype=np.float64)
 
 
+def flat_body(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Return a copy of the trained parameters below the head, in the order of their names, as one float64 vector."""
+    # A head by itself has nothing below it.
+    parts = [state[name].ravel() for name in sorted(state) if is_parameter(name) and not is_head(name)]
+    return np.concatenate([*parts, np.empty(0)], dtype=np.float64)
+
+
 def flat_parameters(state: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
     """Return a copy of all trained parameters, in the order of their names, as one float32 vector.
 

@@ -113,6 +113,7 @@ class Membership:
                 k_window=tuple(selection.window) if selection else None,
                 cv=selection.cv if selection else None,
                 chance=chance,
+                views={} if self._method.views is None else self._method.views(members),
             )
         )
         self._compare_groups(members)

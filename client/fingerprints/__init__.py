@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from client.collaboration import Collaborator
 from client.fingerprints.mean import mean_feature
-from client.fingerprints.path import head_path
+from client.fingerprints.path import Part, gradient_path
 from client.fingerprints.subspace import subspace
 from client.request import Request
 from client.training import default_device
@@ -20,7 +21,9 @@ from common.methods import fedclust, fedcm, pacfl
 from common.models import set_prior
 from common.signature import Signature
 from common.site_card import Fingerprint
+from common.state import flat_body, flat_head
 from common.subspace import Subspace
+from common.whole_path import WholePath
 
 
 def _signature(request: Request) -> Signature:
@@ -37,20 +40,25 @@ def _subspace(request: Request) -> Subspace:
 
 
 def _path(request: Request) -> HeadPath:
-    return _warmed_up(request, request.settings.of(fedcm.Settings).warm_up)
+    return HeadPath(*_warmed_up(request, request.settings.of(fedcm.Settings).warm_up))
+
+
+def _whole_path(request: Request) -> WholePath:
+    warm_up = request.settings.of(fedcm.Settings).warm_up
+    return WholePath(*_warmed_up(request, warm_up, (flat_head, flat_body)))
 
 
 def _head(request: Request) -> HeadChange:
-    path = _warmed_up(request, request.settings.of(fedclust.Settings).warm_up)
-    return HeadChange(path.changes.sum(axis=0, dtype=np.float64).astype(np.float32))
+    (changes,) = _warmed_up(request, request.settings.of(fedclust.Settings).warm_up)
+    return HeadChange(changes.sum(axis=0, dtype=np.float64).astype(np.float32))
 
 
-def _warmed_up(request: Request, epochs: int) -> HeadPath:
+def _warmed_up(request: Request, epochs: int, parts: Sequence[Part] = (flat_head,)) -> list[NDArray[np.float32]]:
     visit = request.visit()
     network = visit.load(visit.received)
     # A path tells sites apart by how they move the head, and the shares would spare it most of the way.
     set_prior(network, None)
-    return head_path(
+    return gradient_path(
         network,
         request.site.train_inputs(),
         request.site.train_labels,
@@ -59,6 +67,7 @@ def _warmed_up(request: Request, epochs: int) -> HeadPath:
         seed=request.settings.seed,
         site=request.site.name,
         device=default_device(),
+        parts=parts,
     )
 
 
@@ -78,6 +87,7 @@ FINGERPRINTS: dict[str, Callable[[Request], Fingerprint]] = {
     MeanFeature.kind: _mean,
     Subspace.kind: _subspace,
     HeadPath.kind: _path,
+    WholePath.kind: _whole_path,
     HeadChange.kind: _head,
     Collaboration.kind: _collaboration,
 }

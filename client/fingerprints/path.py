@@ -1,6 +1,8 @@
-"""The gradient path of FedCM: how the head moves in a short warm-up on a site's own data."""
+"""The gradient path of FedCM: how head and body move in a short warm-up on a site's own data."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -9,13 +11,15 @@ from torch import nn
 
 from client.training import TrainingDiverged, train
 from common.config import TrainSettings
-from common.head_path import HeadPath
 from common.models import get_state
 from common.randomness import derive_seed
-from common.state import flat_head
+from common.state import State, flat_head
+
+# What is looked at of a network, as one vector.
+Part = Callable[[State], NDArray[np.float64]]
 
 
-def head_path(
+def gradient_path(
     model: nn.Module,
     inputs: NDArray[np.uint8] | NDArray[np.float32],
     labels: NDArray[np.int64],
@@ -25,8 +29,9 @@ def head_path(
     seed: int,
     site: str,
     device: torch.device,
-) -> HeadPath:
-    """Train `model` in place for some epochs and record what each changes in the head (FedCM).
+    parts: Sequence[Part] = (flat_head,),
+) -> list[NDArray[np.float32]]:
+    """Train `model` in place for some epochs; return what each changes in each part: float32[epochs, p] (FedCM).
 
     Parameters
     ----------
@@ -40,10 +45,12 @@ def head_path(
         Of the warm-up (T in the paper).
     seed, site
         Of the run and the site; with the epoch they fix the order of the samples.
+    parts
+        Of the network that are looked at.
     """
     epoch_settings = settings.model_copy(update={"epochs": 1})
-    changes = []
-    before = flat_head(get_state(model))
+    paths: list[list[NDArray[np.float32]]] = [[] for _ in parts]
+    before = [part(get_state(model)) for part in parts]
     for epoch in range(1, epochs + 1):
         try:
             train(
@@ -59,11 +66,12 @@ def head_path(
             )
         except TrainingDiverged as error:
             raise TrainingDiverged(f"warm-up epoch {epoch}: {error}") from None
-        after = flat_head(get_state(model))
-        changes.append(after - before)
+        after = [part(get_state(model)) for part in parts]
+        for path, now, then in zip(paths, after, before, strict=True):
+            path.append((now - then).astype(np.float32))
         before = after
-    path = np.stack(changes).astype(np.float32)
-    if not np.isfinite(path).all():
+    found = [np.stack(path) for path in paths]
+    if not all(np.isfinite(path).all() for path in found):
         # The losses only show what came before the last step.
-        raise TrainingDiverged("the head is not finite after the warm-up: a lower train.lr may help")
-    return HeadPath(path)
+        raise TrainingDiverged("the network is not finite after the warm-up: a lower train.lr may help")
+    return found

@@ -22,7 +22,8 @@ class Policy(Section):
     methods: Names = Field((ANY,), description="rules by which it trains, such as fedavg; any: all that it has")
     fingerprints: Names = Field(
         ("signature", "mean", "path", "head", "subspace"),
-        description="what it says of its data before training; collaboration (the rows of dc-cfl and dc) only by name",
+        description="what it says of its data before training; only by name: collaboration (the rows of dc-cfl and dc) "
+        "and whole_path (of fedcm-whole)",
     )
     networks: Names = Field((ANY,), description="networks it trains (train.model); any: all that it has")
     encoders: Names = Field(

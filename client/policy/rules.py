@@ -17,11 +17,12 @@ from common.methods import fedccfa, fedclust, fedcm, fl_hc
 from common.methods.dc_cfl import Settings as CollaborationSettings
 from common.section import Section
 from common.table import InvalidTable, read_table, write_table
+from common.whole_path import WholePath
 from common.wire import plain_text
 
 DAY = 24 * 3600.0
-# Fingerprints that tell how a layer changes when the site trains it.
-LAYERS = (HeadPath.kind, HeadChange.kind)
+# Fingerprints that tell how layers change when the site trains them.
+LAYERS = (HeadPath.kind, WholePath.kind, HeadChange.kind)
 
 
 class Declined(SettingsError):
@@ -180,6 +181,7 @@ def _epochs(policy: Policy, question: Question, entries: Sequence[Entry], now: f
 # By the kind of fingerprint, or else the rule.
 _EPOCHS: dict[str, tuple[type[Section], tuple[str, ...]]] = {
     HeadPath.kind: (fedcm.Settings, ("warm_up",)),
+    WholePath.kind: (fedcm.Settings, ("warm_up",)),
     HeadChange.kind: (fedclust.Settings, ("warm_up",)),
     fl_hc.AGREEMENT.rule: (fl_hc.Settings, ("epochs",)),
     fedccfa.AGREEMENT.rule: (fedccfa.Settings, ("balanced_epochs", "head_epochs")),

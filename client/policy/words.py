@@ -16,6 +16,7 @@ _SAYS = {
     "signature": "one mean embedding per class",
     "mean": "one mean embedding",
     "path": "how a network's last layer moves in a warm-up",
+    "whole_path": "how a whole network moves in a warm-up",
     "head": "how a network's last layer changes in a warm-up",
     "subspace": "the main directions of its embeddings",
     Collaboration.kind: "its training rows, each turned by a private map and averaged or blurred as agreed",

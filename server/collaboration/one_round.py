@@ -128,6 +128,7 @@ def find_groups(sites: Sequence[Described], config: Config, method: Method, audi
             validation={f"{t:g} {hidden[0]}-{hidden[1]}": score for (t, hidden), score in found.validation.items()},
             ranks=dict(zip(offers, found.ranks, strict=True)),
             conditions=dict(zip(offers, found.conditions, strict=True)),
+            groups={f"{threshold:g}": 1 + int(labels.max()) for threshold, labels in groupings.items()},
         )
     )
     audience.tell(

@@ -30,13 +30,13 @@ from server.history.events import (
     SitesPersonalised,
 )
 
-# Models, distance and confusion matrices have files of their own: they are not written, and so they are when they are
-# read.
+# Models and matrices have files of their own: they are not written, and so they are when they are read.
 _ELSEWHERE: dict[str, Callable[[], Any]] = {
     "models": dict,
     "confusions": dict,
     "scores": dict,
     "distance": lambda: None,
+    "views": dict,
 }
 # Stages of a round that come after its checkpoint.
 _AFTER = ("evaluate", "personalise", "keep")

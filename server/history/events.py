@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -102,7 +102,10 @@ class SiteRenewed:
 
 @dataclass(frozen=True)
 class GroupsFormed:
-    """Sites were grouped. `labels[i]` is the group of `sites[i]`; `chance`: whether they differ by more than that."""
+    """Sites were grouped. `labels[i]` is the group of `sites[i]`; `chance`: whether they differ by more than that.
+
+    `views` are similarities by name that decide nothing.
+    """
 
     sites: tuple[str, ...]
     labels: tuple[int, ...]
@@ -111,6 +114,7 @@ class GroupsFormed:
     k_window: tuple[int, ...] | None
     cv: float | None
     chance: Chance | None = None
+    views: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,8 @@ class Solved:
         What validation chose.
     validation
         Accuracy on the rows held out, by candidate: threshold and widths of the layers.
+    groups
+        How many there are at each threshold.
     ranks, conditions
         Of each site's anchors; a condition is infinite where they have not full rank.
     """
@@ -165,6 +171,7 @@ class Solved:
     validation: dict[str, float]
     ranks: dict[str, int]
     conditions: dict[str, float]
+    groups: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

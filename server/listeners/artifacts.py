@@ -1,4 +1,4 @@
-"""`run.json`, `clusters.json`, `distances.npy`, `confusions.json`, `scores.json` and the groups' models."""
+"""The files of a run about its settings, its groups, what its sites are like, and its models."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -50,6 +51,7 @@ class Artifacts:
         self._run: dict[str, object] = {}
         self._clusters: dict[str, object] = {}
         self._distance: NDArray[np.float64] | None = None
+        self._views: Mapping[str, NDArray[np.float64]] = {}
         self._cards: dict[str, SiteCard] = {}
         self._labels: dict[str, int] = {}
         self._models: dict[int, State] = {}
@@ -99,6 +101,7 @@ class Artifacts:
                     # The disk may have been full when they last changed.
                     self._write_clusters()
                 self._write_distance()
+                self._write_views()
                 self._save_models()
                 self._write_run(outcome, reason)
 
@@ -141,9 +144,10 @@ class Artifacts:
     def _groups_formed(self, event: GroupsFormed) -> None:
         self._labels = dict(zip(event.sites, event.labels, strict=True))
         self._clusters = _clusters(event, event.distance is not None)
-        self._distance = event.distance
+        self._distance, self._views = event.distance, event.views
         self._write_clusters()
         self._write_distance()
+        self._write_views()
 
     def _write_distance(self) -> None:
         """Write the distances, if that has not been possible before, so that a reader sees all of them or none."""
@@ -154,6 +158,16 @@ class Artifacts:
         np.save(temporary, self._distance, allow_pickle=False)
         temporary.replace(path)
         self._distance = None
+
+    def _write_views(self) -> None:
+        """Write the similarities that are for the page alone, in the same manner."""
+        if not self._views:
+            return
+        path = self._directory / run_directory.SIMILARITIES
+        temporary = path.with_name(f".{path.name}")
+        np.savez(temporary, allow_pickle=False, **dict(self._views))
+        temporary.replace(path)
+        self._views = {}
 
     def _write_confusions(self, event: RoundFinished) -> None:
         """Write who was taken for what, in the last round that was tested: the log would grow by it in every round."""

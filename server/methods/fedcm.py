@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.config import Config
-from server.clustering import path_similarity
+from common.whole_path import WholePath
+from server.clustering import cosine_similarity, path_similarity
 from server.methods.method import Described, Method
 from server.methods.partition import Agglomerative, KMeans, Modularity
 
 
 def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
     return 1.0 - path_similarity([site.fingerprint for site in sites])
+
+
+# What else can be compared, in the order in which it is shown: the paper's figure 3.
+VIEWS = ("head path", "head update", "body path", "body update")
+
+
+def _views(sites: Sequence[Described]) -> Mapping[str, NDArray[np.float64]]:
+    """Cosines of paths, and of what the warm-up changes in all: of the head, and of the body if sites tell it."""
+    parts: list[list[NDArray[np.float32]]] = [[site.fingerprint.changes for site in sites]]
+    if all(isinstance(site.fingerprint, WholePath) for site in sites):
+        parts.append([site.fingerprint.body for site in sites])
+    compared = []
+    for changes in parts:
+        compared.append(cosine_similarity([one.ravel() for one in changes]))
+        compared.append(cosine_similarity([one.sum(axis=0, dtype=np.float64) for one in changes]))
+    return dict(zip(VIEWS, compared, strict=False))
 
 
 METHOD = Method(
@@ -26,6 +43,7 @@ METHOD = Method(
     family="clustered before training",
     fingerprint="path",
     distance=_distance,
+    views=_views,
     partition=Modularity(),
     fingerprint_needs_model=True,
     migration="guarded",
@@ -48,5 +66,12 @@ HIERARCHICAL = METHOD.variant(
     partition=Agglomerative(),
     settings_used=("fedcm.warm_up", "cluster.k", "cluster.threshold", "cluster.linkage"),
 )
+# Its figure 3: the groups are the same, and the page shows what else could be compared.
+WHOLE = METHOD.variant(
+    name="fedcm-whole",
+    title="FedCM (whole network)",
+    summary="as fedcm, and sites also tell how the rest of the network moves, for pictures on the page alone",
+    fingerprint="whole_path",
+)
 
-METHODS = (METHOD, BY_K_MEANS, HIERARCHICAL)
+METHODS = (METHOD, BY_K_MEANS, HIERARCHICAL, WHOLE)

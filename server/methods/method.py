@@ -57,6 +57,8 @@ class Described(Protocol):
 
 
 Distance = Callable[[Sequence[Described], Config], NDArray[np.float64]]
+# By name, what else than the distance sites can be compared by: float64[N, N], 1 on the diagonal.
+Views = Callable[[Sequence[Described]], Mapping[str, NDArray[np.float64]]]
 # The members with their groups, and the newcomer.
 Place = Callable[[Sequence[Described], NDArray[np.int64], Described, Config], Placement]
 ChanceTest = Callable[[Sequence[Described], Config], Chance]
@@ -83,6 +85,8 @@ class Method:
     appearance
         Distance matrix by which the guarded rule groups sites where only how classes look is a reason to; None:
         `distance`.
+    views
+        Similarities of the sites that are shown beside the distance, and decide nothing.
     place
         Finds the place of a newcomer by what the fingerprints tell of their own noise; None: `partition` does, by
         distance.
@@ -120,6 +124,7 @@ class Method:
     distance: Distance | None = None
     chance: ChanceTest | None = None
     appearance: Distance | None = None
+    views: Views | None = None
     place: Place | None = None
     fingerprint_needs_model: bool = False
     migration: Literal["off", "guarded"] = "off"

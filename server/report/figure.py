@@ -65,6 +65,12 @@ def share_triangle(matrix: NDArray[np.float64]) -> dict[str, Any]:
     return _packed(np.where(np.isnan(upper), 255, np.rint(np.nan_to_num(upper) * 250)).astype(np.uint8), len(matrix))
 
 
+def cosine_triangle(matrix: NDArray[np.float64]) -> dict[str, Any]:
+    """A symmetric matrix of cosines for the page to unfold: 65,535 equal steps from −1 to 1."""
+    upper = matrix[np.triu_indices(len(matrix))]
+    return _packed(np.rint((upper + 1) / 2 * 65_534).astype("<u2"), len(matrix)) | {"cosine": True}
+
+
 def distance_triangle(matrix: NDArray[np.float64], low: float, high: float) -> dict[str, Any]:
     """A symmetric matrix of distances for the page to unfold: 0, or low to high in 65,534 equal steps of the logarithm.
 

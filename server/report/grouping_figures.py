@@ -11,7 +11,9 @@ from server.report.figure import MOST_LABELS, Figure, label, site_axis
 from server.report.pair_figures import distance_figure, group_marks, together_figure
 from server.report.palette import group_colour, group_symbol
 from server.report.record import RunRecord
+from server.report.similarity_figures import similarity_figures
 from server.report.study import Study
+from server.report.threshold_figure import threshold_figure
 from server.report.tree_figures import choice_figure, rehearsal_figure, tree_figure
 
 # Within a group, sites that are as good as equal lie on one point: dots are drawn so that one sees through them.
@@ -29,6 +31,7 @@ def grouping_figures(record: RunRecord, study: Study | None) -> list[Figure]:
     if study is not None and len(record.compared.sites) > 1:
         assert record.distance is not None
         figures.append(distance_figure(record.compared, study, record.distance))
+        figures += similarity_figures(record.compared, study, record.views)
         if study.tree is not None:
             figures.append(tree_figure(record.compared, study, study.tree))
             figures.append(choice_figure(record, record.compared, study))
@@ -36,6 +39,8 @@ def grouping_figures(record: RunRecord, study: Study | None) -> list[Figure]:
                 figures.append(rehearsal_figure(record.rehearsal))
         if study.stability is not None:
             figures.append(together_figure(record.compared, study))
+    if record.solved is not None and len(record.solved.validation) > 1:
+        figures.append(threshold_figure(record.solved))
     return figures
 
 

@@ -9,6 +9,7 @@ from common.mean_feature import MeanFeature
 from common.readable import megabytes
 from common.signature import Signature
 from common.subspace import Subspace
+from common.whole_path import WholePath
 from server.report.course_figures import STAGES
 from server.report.markup import Cell, paragraph, table
 from server.report.record import Noted, RunRecord
@@ -18,6 +19,7 @@ FINGERPRINTS = {
     Signature.kind: "one mean embedding per class, with class shares and scatter",
     MeanFeature.kind: "one mean embedding of all samples",
     HeadPath.kind: "how a network's last layer moves in a warm-up",
+    WholePath.kind: "how a whole network moves in a warm-up",
     HeadChange.kind: "how a network's last layer changes in a warm-up",
     Subspace.kind: "the main directions of each class",
     Collaboration.kind: "every row through a map that only the site knows, with its label",

@@ -19,15 +19,7 @@ MOST_CELLS = 1000
 
 def distance_figure(grouping: Grouping, study: Study, distance: NDArray[np.float64]) -> Figure:
     """How far apart every two sites are."""
-    order = study.order
-    sites = [grouping.sites[i] for i in order]
-    groups = [int(grouping.labels[i]) for i in order]
-    ordered = distance[np.ix_(order, order)]
-    step = -(-len(sites) // MOST_CELLS)
-    note = ""
-    if step > 1:
-        ordered, sites, groups = _block_means(ordered, step), sites[::step], groups[::step]
-        note = f" Each cell is the mean over {step} × {step} neighbouring sites; distances.npy has them all."
+    ordered, sites, groups, note = thinned(distance, grouping, study)
     off = ordered[~np.eye(len(ordered), dtype=bool)]
     positive = off[off > 0]
     low, high = (float(positive.min()), float(positive.max())) if len(positive) else (1e-3, 1.0)
@@ -37,7 +29,7 @@ def distance_figure(grouping: Grouping, study: Study, distance: NDArray[np.float
         "Distances between sites",
         "The stronger a cell, the further apart are the data of the two sites that meet there; lines part the groups. "
         "Pale squares along the diagonal are groups of alike sites. Colours follow the logarithm of the distance."
-        + note,
+        + (note and f"{note}; distances.npy has them all."),
         f"Distances between {len(sites)} sites, ordered by group: from {low:.2g} to {high:.2g}.",
         [
             {
@@ -64,22 +56,15 @@ def distance_figure(grouping: Grouping, study: Study, distance: NDArray[np.float
 def together_figure(grouping: Grouping, study: Study) -> Figure:
     """How often every two sites end up in one group when some sites are left out."""
     assert study.stability is not None
-    order = study.order
-    together = study.stability.together[np.ix_(order, order)]
-    sites = [grouping.sites[i] for i in order]
-    groups = [int(grouping.labels[i]) for i in order]
-    step = -(-len(sites) // MOST_CELLS)
-    note = ""
-    if step > 1:
-        together, sites, groups = _block_means(np.nan_to_num(together), step), sites[::step], groups[::step]
-        note = f" Each cell is the mean over {step} × {step} neighbouring sites."
+    together, sites, groups, note = thinned(study.stability.together, grouping, study)
     boundaries, marks = group_marks(groups, square=True)
     return Figure(
         "stability",
         "How sure the grouping is",
         f"A random {LEFT_OUT:.0%} of the sites was left out {study.stability.draws} times and the rest grouped anew, "
         "choice of K included. A cell says how often its two sites shared a group. A sure grouping has full squares on "
-        "the diagonal and empty space beside them; pale squares or stains beside them are doubtful sites." + note,
+        "the diagonal and empty space beside them; pale squares or stains beside them are doubtful sites."
+        + (note and f"{note}."),
         f"How often {len(sites)} sites stay together when a fifth of them is left out.",
         [
             {
@@ -124,6 +109,22 @@ def group_marks(groups: list[int], *, square: bool = False) -> tuple[list[dict[s
         if (end - start) * 60 >= len(groups)
     ]  # fmt: skip
     return lines, marks
+
+
+def thinned(
+    matrix: NDArray[np.float64], grouping: Grouping, study: Study
+) -> tuple[NDArray[np.float64], list[str], list[int], str]:
+    """Return a matrix of pairs in the order of the study, its sites and their groups, and what to say of it.
+
+    Of very many sites a cell is the mean over neighbours.
+    """
+    order = study.order
+    sites, groups = [grouping.sites[i] for i in order], [int(grouping.labels[i]) for i in order]
+    ordered, step = matrix[np.ix_(order, order)], -(-len(sites) // MOST_CELLS)
+    if step == 1:
+        return ordered, sites, groups, ""
+    said = f" Each cell is the mean over {step} × {step} neighbouring sites"
+    return _block_means(np.nan_to_num(ordered), step), sites[::step], groups[::step], said
 
 
 def _block_means(matrix: NDArray[np.float64], step: int) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.classes import KNOWN
 from common.config import ClusterSettings, SettingsError
-from common.foreign import read_array, read_json
+from common.foreign import read_archive, read_array, read_json
 from common.metrics import Metrics
 from common.site_card import SiteCard, Spending
 from server.clustering import GroupDifference, adjusted_rand_index
@@ -49,6 +49,7 @@ from server.history.events import (
 )
 from server.history.ledger import Ruling, rulings
 from server.methods import METHODS, Method
+from server.methods.fedcm import VIEWS
 from server.report.compared import Grouping, drawn, part_of
 from server.report.confusions import Confusion, read_confusions
 from server.report.counts_file import UnusableCounts
@@ -105,6 +106,7 @@ class RunRecord:
     grouping: Grouping | None = None
     places: NDArray[np.int64] | None = None  # in the grouping, of the sites that are compared; None: of all
     distance: NDArray[np.float64] | None = None  # between those
+    views: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # similarities of the same, by name
     differences: tuple[GroupDifference, ...] = ()  # of every two groups as they were formed
     rehearsal: RehearsalDone | None = None
     placed: dict[str, tuple[int, int, float]] = field(default_factory=dict)  # round, group, confidence
@@ -114,7 +116,7 @@ class RunRecord:
     clock: dict[int, float] = field(default_factory=dict)  # round → when it closed, in virtual seconds
     trained_labels: dict[str, int] = field(default_factory=dict)  # after the last round that was trained
     personalised: SitesPersonalised | None = None
-    solved: tuple[float, tuple[int, ...]] | None = None  # threshold, widths of the layers: what validation chose
+    solved: Solved | None = None
     rulings: list[Ruling] = field(default_factory=list)
     retired: dict[int, int] = field(default_factory=dict)  # group → round since which nobody is in it
     incidents: list[Incident] = field(default_factory=list)
@@ -146,7 +148,7 @@ class RunRecord:
     def clustering(self) -> ClusterSettings:
         """The settings of the grouping, as they were applied; the defaults where they cannot be read."""
         try:
-            chosen = {} if self.solved is None else {"threshold": self.solved[0]}
+            chosen = {} if self.solved is None else {"threshold": self.solved.threshold}
             return ClusterSettings.model_validate(dict(self.config.get("cluster", {})) | chosen, strict=False)
         except (TypeError, ValueError):
             return ClusterSettings()
@@ -336,7 +338,7 @@ def _take_model(record: RunRecord, event: Event) -> None:
             record.rounds.append(event)
             record.trained = max(record.trained, event.round_number)
         case Solved():
-            record.solved = (event.threshold, event.hidden)
+            record.solved = event
         case GroupRetired():
             record.retired[event.group] = event.round_number
         case SitesPersonalised():
@@ -383,16 +385,34 @@ def _compare(record: RunRecord, directory: Path) -> None:
             "by lot. The grouping was made of all."
         )
     path = directory / run_directory.DISTANCES
-    if not path.exists():
-        return
     try:
         # From the disk: of very many sites few rows are needed.
-        matrix = read_array(path, mapped=True)
-        if matrix.shape != (count, count):
-            raise ValueError(f"it is {'×'.join(map(str, matrix.shape))} for {count} sites")
-        record.distance = checked_distance(matrix[np.ix_(places, places)])
+        record.distance = checked_distance(_compared(read_array(path, mapped=True), count, places))
+    except FileNotFoundError:
+        pass
     except (OSError, ValueError) as error:
-        record.notes.append(f"{run_directory.DISTANCES} cannot be used: {error}.")
+        record.notes.append(f"{path.name} cannot be used: {error}.")
+    path = directory / run_directory.SIMILARITIES
+    try:
+        found, _ = read_archive(path, set(VIEWS))
+        record.views = {name: _similarity(_compared(found[name], count, places)) for name in VIEWS if name in found}
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        record.notes.append(f"{path.name} cannot be used: {error}.")
+
+
+def _compared(matrix: NDArray[Any], count: int, places: NDArray[np.int64]) -> NDArray[Any]:
+    """The rows and columns of the sites that are compared."""
+    if matrix.shape != (count, count):
+        raise ValueError(f"it is {'×'.join(map(str, matrix.shape))} for {count} sites")
+    return matrix[np.ix_(places, places)]
+
+
+def _similarity(matrix: NDArray[Any]) -> NDArray[np.float64]:
+    if matrix.dtype != np.float64 or not (np.abs(matrix) <= 1).all() or not np.array_equal(matrix, matrix.T):
+        raise ValueError("its values are no cosines of pairs of sites")
+    return matrix
 
 
 def _read_counts(record: RunRecord, directory: Path) -> None:

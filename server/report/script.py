@@ -38,7 +38,9 @@ SCRIPT = r"""
     const bytes = Uint8Array.from(atob(packed.triangle), c => c.charCodeAt(0));
     const distance = code => code && packed.low * Math.exp((code - 1) / 65534 * packed.span);
     const share = code => code === 255 ? NaN : code / 250;
-    const [flat, read] = packed.low ? [new Uint16Array(bytes.buffer), distance] : [bytes, share];
+    const cosine = code => code / 32767 - 1;
+    const wide = packed.low || packed.cosine;
+    const [flat, read] = wide ? [new Uint16Array(bytes.buffer), packed.low ? distance : cosine] : [bytes, share];
     const n = packed.size, rows = Array.from({length: n}, () => new Float32Array(n));
     let at = 0;
     for (let i = 0; i < n; i++) for (let j = i; j < n; j++, at++) {
@@ -117,7 +119,7 @@ SCRIPT = r"""
       const {names, says, values} = matrixOf(figures.get(place.id) || figure);
       const [i, j] = event.points[0].pointNumber;
       const value = values[i][j];
-      let words = `distance ${Number(value.toPrecision(3))}`;
+      let words = `${says} ${Number(value.toPrecision(3))}`;
       if (says === "together") words = `together in ${Math.round(100 * value)}%`;
       if (Number.isNaN(value)) words = "never drawn together";
       tip.textContent = i === j ? names[i] : `${names[i]} and ${names[j]}: ${words}`;

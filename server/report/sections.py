@@ -100,9 +100,10 @@ def _groups(record: RunRecord, looked: Study | None, others: Sequence[RunRecord]
             f"{'all sites share one model' if len(record.groups) == 1 else 'groups are given by the method itself'}."
         )
     if record.solved is not None:
-        threshold, widths = record.solved
-        layers = " and ".join(map(str, widths))
-        section.body += paragraph(f"Validation chose the threshold {threshold:g} and layers of {layers} units.")
+        layers = " and ".join(map(str, record.solved.hidden))
+        section.body += paragraph(
+            f"Validation chose the threshold {record.solved.threshold:g} and layers of {layers} units."
+        )
     if record.agreement is not None:
         section.body += paragraph(
             f"This world has a truth: the groups agree with the kinds of sites to {record.agreement:.2f} (adjusted "

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from client.fingerprints.path import head_path
+from client.fingerprints.path import gradient_path
 from client.training import TrainingDiverged, train
 from common.config import TrainSettings
 from common.head_path import MOST_VALUES, HeadPath, InvalidHeadPath
@@ -31,7 +31,8 @@ def settings(**changes: object) -> TrainSettings:
 
 def walk(site: str = "a", seed: int = 0, warm_up: int = 4, **changes: object) -> np.ndarray:
     model, chosen = network(), settings(**changes)
-    return head_path(model, *samples(), chosen, epochs=warm_up, seed=seed, site=site, device=CPU).changes
+    (changes,) = gradient_path(model, *samples(), chosen, epochs=warm_up, seed=seed, site=site, device=CPU)
+    return changes
 
 
 def flat_head(model: torch.nn.Module) -> np.ndarray:
@@ -79,7 +80,7 @@ def test_weights_that_blow_up_in_the_very_last_step_are_noticed() -> None:
     torch.nn.init.constant_(model.get_parameter("body.3.bias"), 100.0)
     large_step = settings(lr=3e38, batch_size=40)
     with pytest.raises(TrainingDiverged, match="not finite after the warm-up"):
-        head_path(model, *samples(), large_step, epochs=1, seed=0, site="a", device=CPU)
+        gradient_path(model, *samples(), large_step, epochs=1, seed=0, site="a", device=CPU)
 
 
 @pytest.mark.parametrize(

@@ -230,9 +230,9 @@ def test_a_yes_is_to_what_was_shown(tmp_path: Path, more: Question) -> None:
     PolicyGate(Policy.model_validate(lines), Ledger(tmp_path / "ledger.jsonl"), clock, approve).admit(more)
 
 
-def test_every_kind_of_fingerprint_has_words_and_is_answered_unless_it_sends_rows() -> None:
+def test_every_kind_of_fingerprint_has_words_and_is_answered_unless_it_sends_rows_or_a_network() -> None:
     assert set(_SAYS) == set(KINDS)
-    assert set(KINDS) - set(Policy().fingerprints) == {"collaboration"}
+    assert set(KINDS) - set(Policy().fingerprints) == {"collaboration", "whole_path"}
 
 
 @pytest.mark.parametrize(
