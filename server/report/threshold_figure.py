@@ -38,7 +38,8 @@ def threshold_figure(solved: Solved) -> Figure:
         "How much hangs on the threshold",
         "Two sites of a group differ in at most this part of their labels (total variation). Each point is the "
         "accuracy on rows that sites marked for validation, by groups and models for that threshold; below it stands "
-        "how many groups there are. The ring is the choice. A flat line means that the threshold hardly matters.",
+        "how many groups there are; of thresholds that give the same groups one is drawn. The ring is the choice. A "
+        "flat line means that the threshold hardly matters.",
         f"Validation chose t = {solved.threshold:g} among {len(thresholds)} thresholds, with layers of {chosen} units.",
         traces,
         {

@@ -93,6 +93,7 @@ def test_only_clustered_methods_have_groups_to_move_between() -> None:
     assert {name for name, method in METHODS.items() if method.migration != "off"} == {
         "fedcm",
         "fedcm-hierarchical",
+        "fedcm-whole",
         "fedcm-k-means",
     }
 
