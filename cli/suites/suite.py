@@ -89,6 +89,7 @@ class Suite(_Part):
     stable: str = Field("", description="the setting without drift, which the others are held against; empty: none")
     reach: str = Field("", description="label of the row whose accuracy others are to reach; empty: none")
     trial: Values = Field({}, description="what else is set for runs that only help to choose among a grid")
+    trial_seeds: list[int] = Field([], description="the seeds that choose; empty: all")
     data: list[Variation] = Field(min_length=1)
     setting: list[Variation] = [Variation(name=AS_GIVEN)]
     set: Values = {}
@@ -174,6 +175,8 @@ def read_suite(path: Path) -> Suite:
         raise SettingsError(f"{path}: a grid needs trial = {{data.validate_share = 0.2}}: test samples choose nothing")
     if len(set(suite.seeds)) < len(suite.seeds):
         raise SettingsError(f"{path}: seeds = {suite.seeds} names a seed twice")
+    if others := set(suite.trial_seeds) - set(suite.seeds):
+        raise SettingsError(f"{path}: trial_seeds has {', '.join(map(str, sorted(others)))}, which seeds has not")
     return suite
 
 
@@ -199,7 +202,7 @@ def cells(
 
 def trials(suite: Suite, folder: Path, overrides: Mapping[str, FlatValue], out: Path) -> Iterator[Cell]:
     """Yield the runs that only help to choose: every candidate of every row with a grid."""
-    for row in _rows(suite, folder):
+    for row in _rows(suite.model_copy(update={"seeds": suite.trial_seeds or suite.seeds}), folder):
         for candidate in row.entry.candidates if row.entry.grid else []:
             values = {**candidate, **overrides, **suite.trial}
             yield row.cell(values, out, tuple(candidate.items()), is_trial=True)

@@ -73,6 +73,21 @@ def test_the_best_mean_over_the_seeds_is_chosen_and_tested_on_test_samples(tmp_p
     assert [line[columns.index("chosen by validation")] for line in lines] == ["lr = 0.01, mu = 0.5", "–"]
 
 
+def test_some_of_the_seeds_may_choose_for_all(tmp_path: Path) -> None:
+    few = GRID.replace("seeds = [0, 1]", "seeds = [0, 1]\ntrial_seeds = [1]")
+    suite = read_suite(suite_file(tmp_path, few))
+    tried = list(trials(suite, tmp_path, {}, tmp_path / "out"))
+    assert [cell.seed for cell in tried] == [1] * 4
+    for number, cell in enumerate(tried):
+        finish(cell, 0.1 * number)
+    planned = cells(suite, tmp_path, {}, tmp_path / "out", choose(tried))
+    assert [(cell.seed, cell.candidate) for cell in planned if cell.chosen] == [
+        (seed, "lr = 0.01, mu = 0.5") for seed in (0, 1)
+    ]
+    with pytest.raises(SettingsError, match="trial_seeds has 2, which seeds has not"):
+        read_suite(suite_file(tmp_path, few.replace("trial_seeds = [1]", "trial_seeds = [1, 2]")))
+
+
 def test_half_the_trials_choose_nothing_and_the_first_of_equals_is_taken(tried: list[Cell]) -> None:
     for cell in tried[:-1]:
         finish(cell, 0.5)
@@ -130,7 +145,8 @@ def test_dccfls_tables_are_as_in_the_paper(tmp_path: Path, path: Path) -> None:
     assert len(suite.data) == (3 if whole else 1)
     assert len(suite.setting) == (3 if "table2" in path.stem else 2)
     counts = {"FedAvg": 3, "FedProx": 12, "Ditto": 4, "FedClust": 9}
-    per_row = len(suite.seeds) * len(suite.data) * len(suite.setting)
+    assert suite.trial_seeds == ([] if whole else [0])
+    per_row = (len(suite.seeds) if whole else 1) * len(suite.data) * len(suite.setting)
     assert {label: sum(one.label == label for one in planned) for label in counts} == {
         label: count * per_row for label, count in counts.items()
     }
