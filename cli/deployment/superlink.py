@@ -8,7 +8,8 @@ on a busy machine, a transaction may wait for more than the five seconds that Fl
 connections. It then refuses the request, and the message that was on its way is lost: the run waits for that site until
 `round.deadline`.
 
-And with patience for clocks: a site may be off by minutes, and both sides are told.
+And with patience for clocks: a site may be off by minutes, and both sides are told. What was
+seen of a site, its version and its clock, is kept beside the database.
 A certificate that is replaced is taken while the SuperLink runs.
 What a site sends is counted and checked before it is kept (`server.flower.fleet`), and the database is cleaned.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from cli.deployment.operator_secret import SECRET_OPTION, read_secret
 from server.flower import clocks, superlink
 from server.flower.certificates import Renewal
+from server.flower.sightings import SEEN, Sightings
 
 _PATIENCE = 25.0  # seconds; less than the 30 after which the ServerApp asks again, while the first answer gets lost
 _CONNECTIONS = 64
@@ -32,7 +34,8 @@ def main() -> None:
         superlink.ask_for(read_secret(Path(sys.argv[2])))
         del sys.argv[1:3]
     superlink.be_patient(_PATIENCE, _CONNECTIONS)
-    clocks.tolerate()
+    database = _value_of("--database")
+    clocks.tolerate(Sightings(Path(database).with_name(SEEN)) if database else None)
     certificate, key = (_value_of(option) for option in ("--ssl-certfile", "--ssl-keyfile"))
     if certificate and key:
         Renewal(Path(certificate), Path(key)).take_part()

@@ -1,4 +1,7 @@
-"""How far this machine's clock is off: every answer of the coordinator brings the time there. Imports Flower late."""
+"""How far this machine's clock is off: every answer of the coordinator brings the time there. Imports Flower late.
+
+Every question says which version of Coterie asks, so that the coordinator sees who has to be brought up to date.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from common.clock import TIME_HEADER, ClockWatch, ahead, own_clock_line
+from common.release import VERSION, VERSION_HEADER
 
 if TYPE_CHECKING:
     import grpc
@@ -30,7 +34,9 @@ def comparing(flower: type[Any], tell: Callable[[float], None]) -> type[Any]:
             self, continuation: Callable[[Any, Any], Any], client_call_details: grpc.ClientCallDetails, request: Any
         ) -> grpc.Call:
             before = time.time()
-            call = super().intercept_unary_unary(continuation, client_call_details, request)
+            metadata = [*(client_call_details.metadata or ()), (VERSION_HEADER, VERSION)]
+            details = client_call_details._replace(metadata=metadata)
+            call = super().intercept_unary_unary(continuation, details, request)
             for key, value in call.initial_metadata() or ():
                 if key == TIME_HEADER and value.replace(".", "", 1).isdecimal():
                     seconds = ahead(before, float(value), time.time())

@@ -11,24 +11,27 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from common.clock import TIME_HEADER, TOLERANCE, ClockWatch, ForeignClock, foreign_clock_line, is_off
+from common.release import VERSION_HEADER
 
 if TYPE_CHECKING:
     import grpc
+
+    from server.flower.sightings import Sightings
 
 _INTERCEPTOR = "flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor"
 
 Tell = Callable[[bytes, float], None]
 
 
-def tolerate() -> None:
-    """Let the Fleet API to come tolerate clocks that are off, and say so."""
+def tolerate(sightings: Sightings | None = None) -> None:
+    """Let the Fleet API to come tolerate clocks that are off, say so, and keep what it sees of sites."""
     module = importlib.import_module(_INTERCEPTOR)
     module.__dict__.update(MIN_TIMESTAMP_DIFF=-TOLERANCE, MAX_TIMESTAMP_DIFF=TOLERANCE)
     superlink = importlib.import_module("flwr.superlink.cli.flower_superlink")
-    superlink.__dict__["NodeAuthServerInterceptor"] = tolerant(module.NodeAuthServerInterceptor, _write)
+    superlink.__dict__["NodeAuthServerInterceptor"] = tolerant(module.NodeAuthServerInterceptor, _write, sightings)
 
 
-def tolerant(flower: type[Any], tell: Tell) -> type[Any]:
+def tolerant(flower: type[Any], tell: Tell, sightings: Sightings | None = None) -> type[Any]:
     """Flower's interceptor that knows sites by their signatures, which also looks at the time they signed."""
     import grpc
     from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
@@ -66,13 +69,21 @@ def tolerant(flower: type[Any], tell: Tell) -> type[Any]:
                 seconds = datetime.datetime.fromisoformat(signed or "").timestamp() - arrived
             except (ValueError, OverflowError):
                 return
-            if not (key and signed and signature) or (not is_off(seconds) and key not in self._watches):
+            version = get_metadata_str(metadata, VERSION_HEADER) or ""
+            if not (key and signed and signature):
+                return
+            is_due = sightings is not None and sightings.is_due(key, version, seconds)
+            if not (is_due or is_off(seconds) or key in self._watches):
                 return
             # Of sites that are registered: others could fill the log and the memory.
             if self.state_factory.state().get_node_id_by_public_key(key) is None:
                 return
             genuine = verify_signature(bytes_to_public_key(key), signed.encode(), signature)
-            if genuine and self._watches[key].is_news(seconds):
+            if not genuine:
+                return
+            if sightings is not None and is_due:
+                sightings.note(key, version, seconds)
+            if (is_off(seconds) or key in self._watches) and self._watches[key].is_news(seconds):
                 tell(key, seconds)
 
     return Tolerant

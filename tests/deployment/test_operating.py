@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from common.release import VERSION
 from server.history.events import RoundTrained
 from tests.support.federation import PATIENCE, ROOT, Federation, ended, events_of, until, write_digits
 
@@ -70,6 +71,7 @@ def test_an_operator_sees_and_steers_what_runs(federation: Federation, tmp_path:
     status = told(federation, "status", *on).stdout
     assert "sites: 1 of 2 connected" in status
     assert "b     not connected  never seen" in status
+    assert f"{VERSION}    agrees" in status, "version and clock of the site that is there"
     assert "fedavg, running since" in status
     assert "of 400 is trained" in status
     kit = str(federation.layout.kit("a") / "site.toml")

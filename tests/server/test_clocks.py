@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,9 @@ from cli.commands.site import _Refusal
 from cli.deployment import authority
 from client.flower import clock
 from common.clock import TOLERANCE, ClockWatch, ForeignClock, ahead, foreign_clock, foreign_clock_line, in_words
+from common.release import VERSION
 from server.flower import clocks, control
+from server.flower.sightings import Sighting, Sightings, name_of, read_sightings
 
 METHOD = "/flwr.proto.Fleet/ActivateNode"
 
@@ -40,7 +43,9 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 class Site:
     """A signing client of a gRPC server on loopback, whose clock can be wrong."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, registered: bool = True) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, registered: bool = True, sightings: Sightings | None = None
+    ) -> None:
         self.key = ec.generate_private_key(ec.SECP384R1())
         self.public = control.key_bytes(self.key.public_key())
         known = {self.public: 7} if registered else {}
@@ -48,7 +53,9 @@ class Site:
         self.told_server: list[tuple[bytes, float]] = []
         self.told_site: list[float] = []
         guard = clocks.tolerant(
-            node_auth_server_interceptor.NodeAuthServerInterceptor, lambda *told: self.told_server.append(told)
+            node_auth_server_interceptor.NodeAuthServerInterceptor,
+            lambda *told: self.told_server.append(told),
+            sightings,
         )(SimpleNamespace(state=lambda: state))
         # The handler itself, without Flower's look at the node id in a request that this one does not have.
         monkeypatch.setattr(guard, "_wrap_method_handler", lambda handler, key: handler)
@@ -136,6 +143,50 @@ def test_strangers_cannot_fill_the_log(monkeypatch: pytest.MonkeyPatch, tolerate
     assert site.told_server == []
     site.channel.close()
     site.server.stop(0)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_version_and_clock_of_a_site_are_kept_if_its_key_is_known(
+    monkeypatch: pytest.MonkeyPatch, tolerated: None, tmp_path: Path, registered: bool
+) -> None:
+    path = tmp_path / "seen.json"
+    site = Site(monkeypatch, registered, Sightings(path))
+    site.call(60.0)
+    site.channel.close()
+    site.server.stop(0)
+    found = read_sightings(path)
+    assert set(found) == ({name_of(site.public)} if registered else set())
+    for sighting in found.values():
+        assert sighting.version == VERSION
+        assert sighting.ahead == pytest.approx(60, abs=2)
+        assert sighting.at == pytest.approx(time.time(), abs=30)
+
+
+def test_sightings_are_kept_over_a_restart_and_are_not_written_for_nothing(tmp_path: Path) -> None:
+    now = 1e9
+    path = tmp_path / "seen.json"
+    seen = Sightings(path, lambda: now)
+    seen.note(b"a", "0.2.0", 0.1)
+    assert not seen.is_due(b"a", "0.2.0", 0.3)
+    assert seen.is_due(b"a", "0.3.0", 0.3)
+    assert seen.is_due(b"a", "0.2.0", 9.0)
+    seen.note(b"b", "x" * 10_000, 0.0)
+    assert len(read_sightings(path)) == 1, "a moment ago it was written"
+    now += 61
+    assert seen.is_due(b"a", "0.2.0", 0.1)
+    seen.note(b"a", "0.2.0", 0.1)
+    assert Sightings(path)._found == {
+        name_of(b"a"): Sighting("0.2.0", 0.1, now),
+        name_of(b"b"): Sighting("?", 0.0, 1e9),
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"a": {"version": 1, "ahead": 0, "at": 0}}', '{"a": {"version": "1", "at": 0}}']
+)
+def test_a_damaged_file_of_sightings_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "seen.json").write_text(text)
+    assert read_sightings(tmp_path / "seen.json") == {}
 
 
 def test_the_servers_log_names_the_site(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.commands.status import _sites
 from cli.deployment.federation import named
 from cli.deployment.start_file import ServerFile, SiteFile, read_start_file
 from cli.deployment.supervisor import is_information, plain
@@ -23,7 +24,8 @@ from cli.operating.doctor import look_at_server, look_at_site
 from cli.operating.local_runs import local_runs
 from common.config import SettingsError
 from common.lock import alone
-from server.flower.control import KnownRun
+from server.flower.control import KnownRun, KnownSite
+from server.flower.sightings import Sighting
 from server.flower.turns import told_to_end, turn
 
 
@@ -73,6 +75,22 @@ def test_columns_and_times() -> None:
     now = datetime(2026, 11, 18, 20, 0, tzinfo=UTC)
     assert ago("2026-11-18T19:58:20+00:00", now) == "1 min 40 s"
     assert ago("", now) == "–"
+
+
+def test_a_status_names_versions_clocks_and_who_is_away() -> None:
+    sites = [
+        KnownSite(1, False, "north", True, "2026-11-18T19:58:20+00:00"),
+        KnownSite(2, False, "south", False, "2026-11-18T19:00:00+00:00", "2026-11-18T19:30:00+00:00"),
+        KnownSite(3, False, "west"),
+    ]
+    seen = {1: Sighting("0.2.0", 0.4, 1e9), 2: Sighting("0.1.0", -40.0, 1e9)}
+    head, names, *lines = _sites(sites, [KnownSite(4, True, "east")], seen).splitlines()
+    assert head == "sites: 1 of 3 connected; shut out: east"
+    assert names.split() == ["site", "state", "Coterie", "clock"]
+    assert [line.split("  ")[0].strip() for line in lines] == ["north", "south", "west"]
+    assert lines[0].endswith("0.2.0    agrees")
+    assert lines[1].endswith("0.1.0    40.0 s behind the server's")
+    assert lines[2].split()[1:] == ["not", "connected", "never", "seen", "–", "–"]
 
 
 def test_a_log_is_plain_and_of_flower_only_what_matters() -> None:
