@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -16,8 +16,9 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from cli.arguments import Subparsers
-from cli.suites.running import Progress, SuiteRunner, check_cells
+from cli.suites.running import Progress, SuiteRunner, check_cells, on_federation, simulated
 from cli.suites.suite import Cell, cells, read_suite, trials
+from common.classes import agreed_classes
 from common.config import parse_override
 from common.lock import alone
 from common.readable import duration
@@ -41,6 +42,13 @@ def register(jobs: Subparsers) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of all runs, e.g. data.path=…"
     )
+    parser.add_argument(
+        "--on",
+        type=Path,
+        metavar="FOLDER",
+        help="run on the sites of a federation (folder of `coterie provision`, on the server's machine), one run after "
+        "another; what sites hold is theirs, and partitions of the suite are of no account",
+    )
     parser.add_argument("--tables", action="store_true", help="run nothing: write the tables of what is there")
     parser.set_defaults(run=run)
 
@@ -50,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
     suite = read_suite(options.suite)
     out = options.out.absolute()
     overrides = dict(parse_override(text) for text in options.set)
+    if options.on is not None:
+        overrides = {"sites": _sites_of(options.on)} | overrides
     # Imported late: torch and the plots take seconds, which `--help` and a mistake in the suite need not wait for.
     from cli.suites.choosing import choose
     from cli.suites.preparation import prepare_cells
@@ -58,9 +68,15 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
 
     def ready(planned: Iterable[Cell]) -> list[Cell]:
-        prepared = prepare_cells(
-            list(planned), embed=not options.tables, say=lambda text: console.print(text, style="dim")
-        )
+        if options.on is not None:
+            # The data are at the sites: all that can be done here is to see that a class list was agreed upon.
+            prepared = list(planned)
+            for cell in prepared:
+                agreed_classes(cell.config.data)
+        else:
+            prepared = prepare_cells(
+                list(planned), embed=not options.tables, say=lambda text: console.print(text, style="dim")
+            )
         check_cells(prepared)
         return prepared
 
@@ -73,16 +89,18 @@ def run(options: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     code = 0
     if not options.tables:
-        jobs = options.jobs or os.cpu_count() or 1
+        # Sites of a federation have one run at a time.
+        jobs = 1 if options.on is not None else options.jobs or os.cpu_count() or 1
+        command = simulated if options.on is None else on_federation(options.on.absolute())
         # Also where the shell has Ctrl-C ignored, as in scripts, and for a polite kill.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
         with alone(out / ".lock", str(out)) as lock:
             if tried:
-                code = _carry_out(tried, lock, jobs, console)
+                code = _carry_out(tried, lock, jobs, console, command)
             if code != _INTERRUPTED:
                 planned = plan()
-                code = max(code, _carry_out(planned, lock, jobs, console))
+                code = max(code, _carry_out(planned, lock, jobs, console, command))
     text, drawn = write_results(suite, planned, out)
     print(text)
     if not drawn:
@@ -91,13 +109,24 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def _carry_out(planned: Sequence[Cell], lock: int, jobs: int, console: Console) -> int:
+def _sites_of(folder: Path) -> int:
+    """How many sites a federation has, or raise if its server does not answer from here."""
+    from cli.deployment.federation import connection_to, speaking_to
+
+    with speaking_to(connection_to(folder)) as superlink:
+        return max(sum(not site.is_out for site in superlink.sites().values()), 1)
+
+
+def _carry_out(
+    planned: Sequence[Cell], lock: int, jobs: int, console: Console, command: Callable[[Path], Sequence[str]]
+) -> int:
     """Carry out runs; return 1 if one failed, 130 if they were interrupted."""
     with _Display(console, planned) as display:
         try:
-            return 1 if SuiteRunner(jobs, lock, display.say, display.show).run(planned) else 0
+            return 1 if SuiteRunner(jobs, lock, display.say, display.show, command).run(planned) else 0
         except KeyboardInterrupt:
-            display.say("interrupted; the same command goes on from here")
+            left = "" if command is simulated else "; `coterie stop --on …` ends the run that is under way"
+            display.say(f"interrupted{left}; the same command goes on from here")
             return _INTERRUPTED
 
 

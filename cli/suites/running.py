@@ -35,8 +35,18 @@ class Progress:
     left: float | None
 
 
+def simulated(settings: Path) -> list[str]:
+    """Carry a cell out as a simulation, one site at a time: other cells have the other cores."""
+    return ["simulate", str(settings), "--jobs", "1"]
+
+
+def on_federation(folder: Path) -> Callable[[Path], list[str]]:
+    """Carry cells out on the sites of a federation."""
+    return lambda settings: ["run", str(settings), "--on", str(folder)]
+
+
 class SuiteRunner:
-    """Runs cells, `jobs` at a time, one simulated site at a time in each.
+    """Runs cells, `jobs` at a time, each by a command of its own.
 
     Parameters
     ----------
@@ -48,10 +58,20 @@ class SuiteRunner:
         Is told in words of every run that ends.
     show
         Is told every second how far the suite is.
+    command
+        How a cell is carried out whose settings are in a file: by a simulation, or on a federation.
     """
 
-    def __init__(self, jobs: int, lock: int, say: Callable[[str], None], show: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        jobs: int,
+        lock: int,
+        say: Callable[[str], None],
+        show: Callable[[Progress], None],
+        command: Callable[[Path], Sequence[str]] = simulated,
+    ) -> None:
         self._jobs = jobs
+        self._command = command
         self._held = lock
         self._say = say
         self._show = show
@@ -139,7 +159,7 @@ class SuiteRunner:
             pids.append(pid)
 
         try:
-            ended = fork.run(["simulate", str(folder / SETTINGS), "--jobs", "1"], folder / LOG, started)
+            ended = fork.run(self._command(folder / SETTINGS), folder / LOG, started)
         finally:
             with self._lock:
                 self._running.difference_update(pids)

@@ -515,6 +515,21 @@ def test_a_failed_run_is_named_the_rest_goes_on_and_what_is_done_stays_done(
     assert "rounds = 2 (was 1)" in capsys.readouterr().err
 
 
+def test_on_a_federation_the_server_is_asked_first_and_classes_must_be_agreed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = suite_file(tmp_path, SMALL)
+    fed = tmp_path / "fed"
+    assert main(["provision", str(fed), "--server", "127.0.0.1:9", "--control", "127.0.0.1:9", "--sites", "a"]) == 0
+    assert main(["bench", str(path), "--out", str(tmp_path / "out"), "--on", str(fed)]) == 2
+    assert "no server answers at 127.0.0.1:9" in capsys.readouterr().err
+    monkeypatch.setattr("cli.commands.bench._sites_of", lambda folder: 3)
+    folder = ["--set", "data.source=folder"]
+    assert main(["bench", str(path), "--out", str(tmp_path / "out"), "--on", str(fed), *folder]) == 2
+    assert "must agree on the class list" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_suite_is_checked_before_anything_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = suite_file(tmp_path, SMALL)
     assert main(["bench", str(path), "--out", str(tmp_path / "out"), "--set", "sites=1000"]) == 2

@@ -34,6 +34,14 @@ lr = 0.05
 start_timeout = 120.0
 """
 
+SUITE = """
+title = "Real sites"
+seeds = [0]
+data = [{name = "clinics", config = "run.toml", set = {rounds = 1}}]
+[[method]]
+name = "fedavg"
+"""
+
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
@@ -54,6 +62,16 @@ def told(federation: Federation, *arguments: str) -> subprocess.CompletedProcess
     line = [sys.executable, "-m", "cli.main", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(line, capture_output=True, text=True, cwd=federation.root, env=environment, check=False)
+
+
+def compare_methods(federation: Federation, *on: str) -> None:
+    """A suite on the sites that are there, each run by the server."""
+    (federation.root / "suite.toml").write_text(SUITE)
+    compared = told(federation, "bench", "suite.toml", "--out", "bench", *on, "--set", "sites=1")
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+    assert "| FedAvg | 1 | 1 |" in compared.stdout
+    about = json.loads((federation.root / "bench" / "clinics" / "fedavg" / "seed-0" / "run.json").read_text())
+    assert about["outcome"] == "finished"
 
 
 def test_an_operator_sees_and_steers_what_runs(federation: Federation, tmp_path: Path) -> None:
@@ -97,6 +115,8 @@ def test_an_operator_sees_and_steers_what_runs(federation: Federation, tmp_path:
     assert "finished" in listed
     assert told(federation, "follow", "two", *on).returncode == 0
     assert told(federation, "stop", *on).returncode == 1, "nothing is left to end"
+
+    compare_methods(federation, *on)
 
     site = federation.started["a"].text
     assert "\x1b[" not in site
