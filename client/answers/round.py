@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import replace
 
@@ -54,12 +55,14 @@ def _trained(request: Request) -> RecordDict:
     fresh = task.accepted > 0 and ((method.agreement.remembers and not visit.memory) or short.has_forgotten)
     deviation = changed(request)
     leaves = short.of(hide(trained.state, trained.samples))
+    # A mean loss under a model made for the purpose is a pixel of one image: what hides updates must not tell it.
+    loss = trained.loss if task.terms is None else math.nan
     seconds = time.perf_counter() - start
     return wire.pack_update(
         wire.Update(
             leaves,
             trained.samples,
-            trained.loss,
+            loss,
             seconds,
             trained.extras,
             fresh,

@@ -13,6 +13,7 @@ from common.config import Precision
 from common.extras import Network, Rule
 from common.kept_model import Kept
 from common.metrics import EvaluationStatistics, InvalidStatistics, check
+from common.secure.terms import MASKED
 from common.site_card import Spending
 from common.state import Extras, State
 from common.wire.precision import FULL
@@ -46,7 +47,8 @@ class Update:
     `fresh`: the site should have remembered something of its earlier rounds, and did not. `held`: how many samples of
     its test split, of how many, the model that it holds now names right; None: that was not asked for. `changed`: how
     many standard deviations the site's data are from what it said of them; 0: it does not say that they have changed.
-    `loss` is NaN, and `spending` says what all that it told has cost, at a site with a privacy budget.
+    `loss` is NaN at a site with a privacy budget, where `spending` says what all that it told has cost, and in a secure
+    sum.
     """
 
     state: State
@@ -123,11 +125,12 @@ def unpack_update(
     check_size(content, limit_mb)
     metrics = scalars_of(content, "training", MetricRecord)
     refuse_others(content, _ROUND, extras=True)
-    spending = unpack_spending(metrics)
+    spending, state = unpack_spending(metrics), unpack_model(content, precision)
+    is_silent = "loss" not in metrics and (spending is not None or MASKED in state)
     return Update(
-        state=unpack_model(content, precision),
+        state=state,
         samples=count(metrics, "samples", at_least=1),
-        loss=math.nan if spending and "loss" not in metrics else number(metrics, "loss", at_most=_MAX_LOSS),
+        loss=math.nan if is_silent else number(metrics, "loss", at_most=_MAX_LOSS),
         seconds=number(metrics, "seconds"),
         extras=unpack_extras(content, declared, network),
         fresh=_bit(metrics, "fresh"),

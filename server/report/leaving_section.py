@@ -26,6 +26,7 @@ FINGERPRINTS = {
 }
 _INTRODUCTION = "the site's name, sample counts of its classes, number of unusable files"
 _TESTED = "of its own test part a confusion matrix, histograms of scores and the loss"
+_HIDDEN = f"a masked update of the model with its sample count: only sums are ever seen; {_TESTED}"
 _TOLD = {
     "start": "what the method needs to start",
     "rehearse": "linear heads trained on the encoder, and the loss of each on samples that were left out",
@@ -80,7 +81,8 @@ def _own(noted: Noted) -> list[Cell]:
 
 def _told(stage: str, record: RunRecord) -> str:
     if stage != "enrol":
-        hidden = record.config.get("aggregate", {}).get("rule") == "secure" and stage == "train"
-        return f"{_TOLD[stage]}{'; the update is masked, and only sums are ever seen' if hidden else ''}"
+        return (
+            _HIDDEN if record.config.get("aggregate", {}).get("rule") == "secure" and stage == "train" else _TOLD[stage]
+        )
     kind = record.recipe.fingerprint if record.recipe is not None else None
     return f"{_INTRODUCTION}; {FINGERPRINTS[kind]}" if kind else _INTRODUCTION

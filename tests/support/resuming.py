@@ -18,13 +18,12 @@ class Stop(Exception):
     """The server dies."""
 
 
-def check_resumed(make: MakeConfig, folder: Path, *, stop: int, **settings: object) -> None:
-    """Compare a run that dies while it trains in round `stop`, and is resumed, with one that does not."""
+def check_resumed(make: MakeConfig, folder: Path, *, stop: int, kind: str = "train", **settings: object) -> None:
+    """Compare a run that dies at the first answer of a kind in round `stop`, and is resumed, with one that does not."""
     whole = run_to_disk(make(**settings), folder / "whole")
 
     def die(index: int, request: Message, reply: Message) -> Message:
-        trains = request.metadata.message_type == "train"
-        if trains and wire.unpack_task(request.content).round_number == stop:
+        if request.metadata.message_type == kind and wire.unpack_task(request.content).round_number == stop:
             raise Stop
         return reply
 

@@ -26,6 +26,7 @@ from client.policy.rules import Declined, check
 from common import wire
 from common.config import SiteSettings, parse
 from common.methods import agreement_on, fedccfa, flexcfl, rehearsal
+from common.metrics import EvaluationStatistics
 from common.models import get_state
 from common.networks import build_for
 from common.own_network import NetworkError
@@ -237,6 +238,62 @@ def test_a_model_made_for_it_brings_images_home_unless_there_is_a_budget(
 
     assert found() > 10
     assert found(privacy={"epsilon": 8.0}) == 0
+
+
+def reading(pixel: int | None, darkest: float, settings: SiteSettings) -> dict[str, NDArray[np.float32]]:
+    """A network that answers with one pixel, or a 1, for images that are brighter than that, and with 0 for others."""
+    state = {name: np.zeros_like(array) for name, array in Site.model(settings).items()}
+    first, second = state["body.1.weight"], state["body.3.weight"]
+    # Two units that differ by 1 where an image is bright enough, and one that has the pixel, between 0 and 2.
+    first[:2], state["body.1.bias"][:2] = 1e4 / 64, [-1e4 * darkest, -1e4 * darkest - 1]
+    first[2, () if pixel is None else pixel] = pixel is not None
+    state["body.1.bias"][2] = 1
+    second[0, :3], state["body.3.bias"][0] = [4, -4, 1], -4
+    state["head.weight"][0, 0] = 1
+    return state
+
+
+def test_a_test_reads_an_image_pixel_by_pixel_unless_none_is_sent_or_there_is_a_budget(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum of losses is that of one image: what a policy does not keep from anybody, secure sums or not."""
+    pixels = range(24, 36)
+    read = [np.asarray(Image.open(path).convert("L").resize((8, 8))) for path in sorted(data.rglob("*.png"))]
+    truth = (np.stack(read).reshape(len(read), -1) / 127.5 - 1)[:, pixels]
+    settings = SETTINGS | {"train.prior": "off"}
+    chosen = parse(settings).for_site()
+
+    def nearest_image(**policy: object) -> float:
+        """The largest error of any pixel, for the image that comes nearest."""
+        place = tmp_path / "-".join(["pixels", *policy])
+        site = Site(place, data, policy=json.dumps(policy), memory=str(place / "memory"))
+
+        def tested(pixel: int | None, darkest: float) -> EvaluationStatistics:
+            sent = reading(pixel, darkest, chosen)
+            monkeypatch.setattr(Site, "model", staticmethod(lambda _: sent))
+            content = site.ask("evaluate", settings, round_number=1, rounds=100)
+            return wire.unpack_evaluation(content, classes=2, limit_mb=10).statistics
+
+        # How bright the brightest is, by halves: the others leave the losses of two equal scores.
+        low, high = -1.0, 1.0
+        for _ in range(15):
+            middle = (low + high) / 2
+            found = tested(None, middle)
+            bright = abs(found.loss_sum - found.confusion.sum() * np.log(2)) > 1e-6
+            low, high = (middle, high) if bright else (low, middle)
+        values = []
+        for pixel in pixels:
+            found = tested(pixel, low - 2e-4)
+            loss = found.loss_sum - (found.confusion.sum() - 1) * np.log(2)
+            # Of the first class, or of the other: then it counts as a mistake.
+            score = -np.log(np.expm1(loss)) if loss < np.log(2) else np.log(np.expm1(loss))
+            values.append(score - 1)
+        return float(np.abs(truth - np.array(values)).max(axis=1).min())
+
+    with np.errstate(all="ignore"):
+        assert nearest_image() < 0.01
+        assert not nearest_image(tests=False) < 0.2
+        assert not nearest_image(privacy={"epsilon": 8.0, "tests": 27}) < 0.2
 
 
 def write_table(path: Path, rows: int) -> Path:
