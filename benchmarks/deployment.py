@@ -14,12 +14,13 @@ import statistics
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from server.history.events import GroupsFormed, RoundFinished, StageStarted
+from server.history.events import GroupsFormed, ReplyAccepted, RoundFinished, StageStarted
 from tests.support.federation import Federation, descendants, ended, events_of, free_ports, until
 
 _LONGEST = 3600.0  # seconds that a run may take
@@ -41,11 +42,16 @@ start_timeout = 600.0
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one run: seconds for the signatures, seconds per round, and most memory of all sites together."""
+    """Of one run: seconds for the signatures, seconds per round, and most memory of all sites together.
+
+    `down` and `up` are the megabytes that a site is sent in a round, and sends.
+    """
 
     signatures: float
     rounds: list[float]
     site_megabytes: float
+    down: float
+    up: float
 
 
 def main() -> int:
@@ -65,8 +71,8 @@ def main() -> int:
     return 0
 
 
-def measure(sites: int, rounds: int, *flags: str) -> Measured:
-    """Run FMCL on `sites` shares of the digits."""
+def measure(sites: int, rounds: int, *flags: str, settings: Sequence[str] = ()) -> Measured:
+    """Run FMCL, or what the settings say, on `sites` shares of the digits."""
     names = [f"site-{number:02d}" for number in range(sites)]
     with tempfile.TemporaryDirectory(prefix="coterie-deployment-") as folder:
         root = Path(folder)
@@ -78,7 +84,7 @@ def measure(sites: int, rounds: int, *flags: str) -> Measured:
             started = federation.start("sites", "site", *map(str, files), *flags)
             meter = _Meter(started.process.pid)
             out = root / "out"
-            run = federation.start_run(root / "run.toml", out, "--set", f"rounds={rounds}")
+            run = federation.start_run(root / "run.toml", out, "--set", f"rounds={rounds}", *settings)
             until(lambda: run.process.poll() is not None, _LONGEST, "the run ends")
             if run.process.returncode:
                 raise SystemExit(run.text[-3000:])
@@ -87,7 +93,12 @@ def measure(sites: int, rounds: int, *flags: str) -> Measured:
         (ended_at,) = [entry.time for entry in events_of(out, RoundFinished, round_number=rounds)]
         (asked,), (formed,) = events_of(out, StageStarted, stage="enrol"), events_of(out, GroupsFormed)
         seconds = [after - before for before, after in pairwise([*begun, ended_at])]
-        return Measured(formed.time - asked.time, seconds, megabytes)
+        said = [entry.event for entry in events_of(out, ReplyAccepted) if isinstance(entry.event, ReplyAccepted)]
+        rounds_of = [event for event in said if event.stage in ("agree", "train", "open")]
+        down, up = sum(event.bytes_sent for event in rounds_of), sum(event.bytes_received for event in rounds_of)
+        return Measured(
+            formed.time - asked.time, seconds, megabytes, down / sites / rounds / 1e6, up / sites / rounds / 1e6
+        )
 
 
 def share_of_digits(federation: Federation, name: str, number: int, count: int) -> Path:

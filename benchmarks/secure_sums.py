@@ -1,7 +1,8 @@
 """What secure sums cost, in processor seconds and bytes of a round: `python -m benchmarks.secure_sums`.
 
 Simulated sites in one process and one thread, each with its share of the digits; one epoch a round. The sites do all
-that real ones do, signatures among it. What a real federation adds is four more messages to each site.
+that real ones do, signatures among it. What a real federation adds is four more messages to each site: `--federation`
+measures one of processes with TLS and keys on this machine, in seconds by the clock.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from benchmarks.deployment import measure
 from cli.simulation.one_process import OneProcessGrid
 from client.app import app
 from common.config import parse
@@ -71,6 +73,23 @@ def measured(model: str, rule: str, sites: int, rounds: int, side: int) -> Accou
     return account
 
 
+def federation(sites: int, rounds: int, times: int) -> None:
+    """Print a table of real federations, with both rules in turn."""
+    rounds_of: dict[str, list[float]] = {"mean": [], "secure": []}
+    print("| aggregate.rule | s a round | MB to a site | MB from a site |\n|---|---:|---:|---:|")
+    for _ in range(times):
+        for rule, all_rounds in rounds_of.items():
+            found = measure(sites, rounds, settings=["method=fedavg", f"aggregate.rule={rule}"])
+            # Models are tested once more after the last round.
+            all_rounds.extend(found.rounds[:-1])
+            print(
+                f"| {rule} | {statistics.median(found.rounds[:-1]):.1f} | {found.down:.3f} | {found.up:.3f} |",
+                flush=True,
+            )
+    mean, secure = (statistics.median(seconds) for seconds in rounds_of.values())
+    print(f"medians {mean:.1f} and {secure:.1f} s, ratio {secure / mean:.2f}")
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -78,7 +97,10 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3, help="the first one is not counted")
     parser.add_argument("--side", type=int, default=16, help="pixels")
+    parser.add_argument("--federation", type=int, default=0, metavar="TIMES", help="run that often instead")
     options = parser.parse_args()
+    if options.federation:
+        return federation(options.sites, options.rounds, options.federation)
     torch.set_num_threads(1)
     print("| network | aggregate.rule | CPU s a round | MB to a site | MB from a site |\n|---|---|---:|---:|---:|")
     for model in options.models.split(","):
