@@ -10,10 +10,11 @@ from cryptography import x509
 
 from cli.arguments import Subparsers
 from cli.deployment import authority
-from cli.deployment.address import CONTROL_PORT, parse_address
+from cli.deployment.address import CONTROL_PORT, greet, parse_address
 from cli.deployment.layout import Layout
 from cli.deployment.operator_secret import read_secret
 from cli.deployment.provisioning import provision
+from cli.deployment.reissue import reissue
 from cli.deployment.start_file import ServerFile, check_site_name, read_start_file
 from common.config import SettingsError
 
@@ -25,7 +26,7 @@ def register(jobs: Subparsers) -> None:
         help="make keys, certificates and start files for a federation of separate machines",
         description="Makes a certificate authority, the server's certificate and start file, a kit for each site and "
         "the operator's connection. Run it again to add sites: what is there is never overwritten, "
-        "but for the server's certificate with --renew.",
+        "but for the server's certificate with --renew, and for what --new-authority replaces.",
     )
     parser.add_argument("folder", type=Path, help="folder of the federation; it holds private keys, so guard it")
     parser.add_argument("--server", metavar="HOST[:PORT]", help="where sites will call the server; needed only once")
@@ -40,6 +41,12 @@ def register(jobs: Subparsers) -> None:
         "--renew",
         action="store_true",
         help="issue the server a new certificate, for the names in server.toml; a running server takes it by itself",
+    )
+    parser.add_argument(
+        "--new-authority",
+        action="store_true",
+        help="after the theft of ca.key or server.key: new keys and certificates of authority and server; sites keep "
+        "their keys and need a new ca.crt; the server must not be running",
     )
     parser.add_argument(
         "--control",
@@ -72,6 +79,8 @@ def run(options: argparse.Namespace) -> int:
     if removed:
         return _remove(layout, removed)
     now = authority.present()
+    if options.new_authority:
+        return _begin_anew(layout, now)
     made = provision(
         layout,
         server=options.server,
@@ -118,6 +127,19 @@ def _remove(layout: Layout, sites: list[str]) -> int:
         key.unlink()
         layout.certificate(site).unlink(missing_ok=True)
         print(f"{site}: shut out; to take it in again, remove {layout.kit(site)} and provision it anew, with a new key")
+    return 0
+
+
+def _begin_anew(layout: Layout, now: datetime) -> int:
+    """Put a new authority in the place of one whose key, or whose server's key, somebody else may have."""
+    server = read_start_file(layout.server_file, ServerFile)
+    control = parse_address(server.control, CONTROL_PORT).to_call
+    if not greet(control, layout.server / server.ca):
+        raise SettingsError(f"the server is running at {control}: stop it, then do this, then start it again")
+    for line in reissue(layout, server, now):
+        print(line)
+    _say_validity(layout, now)
+    print(f"Start the server again: coterie server {layout.server_file}. A site comes back when it has its new ca.crt.")
     return 0
 
 

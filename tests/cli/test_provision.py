@@ -24,12 +24,14 @@ from flwr.cli.supernode.register import try_load_public_key
 from cli.deployment import authority
 from cli.deployment.address import Address, greet, parse_address
 from cli.deployment.layout import Layout
+from cli.deployment.operator_secret import read_secret
 from cli.deployment.provisioning import provision
 from cli.deployment.site_start import as_node_config
 from cli.deployment.start_file import ServerFile, SiteFile, check_site_name, read_start_file
 from cli.main import main
 from client.identity import identify
 from client.secure.credentials import credentials_of
+from client.secure.participant import Distrust
 from common.config import Config, SettingsError
 from common.wire import Task
 
@@ -286,6 +288,55 @@ def test_a_site_refuses_an_expired_server_and_one_of_another_name(tmp_path: Path
         pytest.raises(SettingsError, match="adds this name to `names`"),
     ):
         greet(address, layout.authority)
+
+
+def test_a_secret_of_the_operator_is_made_again_when_both_copies_are_gone(tmp_path: Path) -> None:
+    make(tmp_path)
+    layout = Layout(tmp_path)
+    old = read_secret(layout.operator_secret)
+    for path in (layout.operator_secret, layout.server / "operator.secret"):
+        path.unlink()
+    make(tmp_path, server=None)
+    assert read_secret(layout.operator_secret) == read_secret(layout.server / "operator.secret") != old
+
+
+def test_after_a_theft_nobody_believes_the_old_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The thief has the server's key and the authority's; sites keep their own keys."""
+    make(tmp_path, "a", "b")
+    layout, loot = Layout(tmp_path), tmp_path / "loot"
+    shutil.copytree(layout.server, loot / "server")
+    shutil.copytree(layout.kit("a"), loot / "a")
+    keys = {path: content for path, content in contents(tmp_path).items() if path.endswith(("site.key", ".pub"))}
+    shutil.rmtree(layout.kit("b"))  # has been delivered
+    assert main(["provision", str(tmp_path), "--new-authority"]) == 0
+    said = capsys.readouterr().out
+    for site in "ab":
+        assert f"{site}: bring {layout.kit(site) / 'ca.crt'} and site.crt" in said
+    known = contents(tmp_path)
+    assert all(known[path] == content for path, content in keys.items() if path in known)
+    assert {path.name for path in layout.kit("b").iterdir()} == {"ca.crt", "site.crt"}
+    # In the server's place, with its key and a certificate that is valid for years.
+    with tls_server(loot / "server" / "server.crt", loot / "server" / "server.key") as address:
+        assert greet(address, loot / "a" / "ca.crt") == ""
+        with pytest.raises(SettingsError, match="is not of the federation this server belongs to"):
+            greet(address, layout.kit("a") / "ca.crt")
+    with tls_server(layout.server / "server.crt", layout.server / "server.key") as address:
+        assert greet(address, layout.kit("b") / "ca.crt") == ""
+        # Not while a server is running, which would go on with what was stolen.
+        text = layout.server_file.read_text().replace("127.0.0.1:9", str(address))
+        layout.server_file.write_text(text)
+        before = contents(tmp_path)
+        assert main(["provision", str(tmp_path), "--new-authority"]) == 2
+        assert contents(tmp_path) == before
+    assert "stop it, then do this" in capsys.readouterr().err
+    # In a site's place, in a secure sum: the certificate that was stolen with its key says nothing any more.
+    task = Task(Config().for_site(), 1, 1)
+    site = read_start_file(layout.kit("a") / "site.toml", SiteFile)
+    own = credentials_of(identify(tomllib.loads(as_node_config(layout.kit("a") / "site.toml", site)), 1), task)
+    own.check("a", own.certificate, own.sign(b"x"), b"x")
+    stolen = x509.load_pem_x509_certificate((loot / "a" / "site.crt").read_bytes())
+    with pytest.raises(Distrust, match="has no certificate by this federation's authority"):
+        own.check("a", stolen.public_bytes(serialization.Encoding.DER), own.sign(b"x"), b"x")
 
 
 # --- names, addresses, start files -----------------------------------------------------------------------------

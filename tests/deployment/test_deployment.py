@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from cli.deployment.registration import register_sites
 from cli.deployment.start_file import ServerFile, read_start_file
 from cli.deployment.supervisor import Refused, Service, supervise
 from cli.main import main
+from server.flower.control import connected
 from tests.support.federation import PATIENCE, Federation, alive, ended, until, write_digits
 
 # --- the supervisor --------------------------------------------------------------------------------------------
@@ -170,6 +172,12 @@ def test_a_site_that_was_shut_out_stays_out(federation: Federation, capsys: pyte
         == []
     )
     layout.public_key("d").unlink()
+    # The site itself is back under its name, with a key that nobody has stolen.
+    shutil.rmtree(layout.kit("d"))
+    assert main(["provision", folder, "--sites", "d"]) == 0
+    assert layout.public_key("d").read_bytes() != key
+    with connected(str(control), layout.authority, read_secret(layout.operator_secret)) as superlink:
+        assert sorted(site.is_out for site in superlink.sites().values() if site.name == "d") == [False, True]
     assert main(["provision", folder, "--remove", "nobody"]) == 2
     assert "cannot read the public key" in capsys.readouterr().err
 
