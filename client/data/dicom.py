@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from client.data.pixels import windowed
+from client.data.pixels import check_deep, windowed
 from common.config import SettingsError
 from common.foreign import LARGEST_VOLUME, Unusable, named_faults, read_bytes
 from common.lock import exclusive
@@ -84,8 +84,10 @@ def _shown(data: Dataset, number: int) -> NDArray[np.uint8]:
     if number > frames:
         raise Unusable(f"it has {frames} frames, and none with the number {number}")
     place = (number or (frames + 1) // 2) - 1
-    values = pixel_array(data, index=place)
     kind = str(data.PhotometricInterpretation)
+    if kind.startswith("MONOCHROME"):
+        check_deep(columns, rows)
+    values = pixel_array(data, index=place)
     if kind == "PALETTE COLOR":
         values = apply_color_lut(values, data)
         values = values if values.dtype == np.uint8 else (values >> 8).astype(np.uint8)

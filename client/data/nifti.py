@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from client.data.pixels import windowed
+from client.data.pixels import check_deep, windowed
 from common.foreign import LARGEST_VOLUME, Unusable
 
 SUFFIXES = (".nii", ".nii.gz")
@@ -43,6 +43,7 @@ def slice_of(path: Path, number: int) -> NDArray[np.float64]:
             raise Unusable(f"its values begin at byte {offset:g}")
         if number > depth:
             raise Unusable(f"it has {depth} slices, and none with the number {number}")
+        check_deep(width, height)
         size = width * height * dtype.itemsize
         begin = int(offset) + ((number or (depth + 1) // 2) - 1) * size
         if begin + size > LARGEST_VOLUME:

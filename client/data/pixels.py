@@ -12,6 +12,8 @@ from PIL import Image, ImageOps
 _DEPTHS = (8, 10, 12, 14, 16)
 # Of the values of a deep image, the share in percent that is darker than black, and brighter than white.
 _DARKEST, _BRIGHTEST = 0.5, 99.5
+# Of an image of more than 8 bits: on the way to grey levels a pixel takes 20 bytes, and in a packed file less than one.
+_MOST_DEEP = 40_000_000
 
 
 def to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -50,6 +52,14 @@ def to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.rint(values * np.float32(255.0 / top)).astype(np.uint8)
 
 
+def check_deep(width: int, height: int) -> None:
+    """Raise if an image of more than 8 bits is too large, by what its header says, before its values are read."""
+    if width * height > _MOST_DEEP:
+        raise ValueError(
+            f"has {width} × {height} pixels of more than 8 bits; at most {_MOST_DEEP // 10**6} million are read"
+        )
+
+
 def windowed(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
     """Grey levels of an image of more than 8 bits: between the percentiles 0.5 and 99.5 of its own values, stretched.
 
@@ -82,6 +92,7 @@ def plain(image: Image.Image) -> Image.Image:
     if image.mode in ("L", "RGB") and "transparency" not in image.info:
         return image
     if image.mode == "F" or image.mode.startswith("I"):
+        check_deep(*image.size)
         # Pillow's own conversion clips these at 255 instead of scaling them.
         return Image.fromarray(windowed(np.asarray(image)))
     grey = image.mode in ("1", "L", "LA", "La")

@@ -339,6 +339,15 @@ def test_after_a_theft_nobody_believes_the_old_keys(tmp_path: Path, capsys: pyte
         own.check("a", stolen.public_bytes(serialization.Encoding.DER), own.sign(b"x"), b"x")
 
 
+def test_an_authority_of_the_house_is_not_made_anew_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, "a")
+    Layout(tmp_path).requests.mkdir()
+    before = contents(tmp_path)
+    assert main(["provision", str(tmp_path), "--new-authority"]) == 2
+    assert "is not its own" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
 # --- names, addresses, start files -----------------------------------------------------------------------------
 
 
