@@ -33,6 +33,7 @@ from cli.commands import (
 from cli.deployment.proxy import for_programs
 from common.config import SettingsError
 from common.foreign import Unusable
+from common.release import VERSION
 
 _PIPE_CLOSED = 128 + 13  # as a shell tells of SIGPIPE
 
@@ -40,6 +41,7 @@ _PIPE_CLOSED = 128 + 13  # as a shell tells of SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the chosen job; return the exit code."""
     parser = argparse.ArgumentParser(prog="coterie", description="Clustered federated learning that deploys.")
+    parser.add_argument("--version", action="version", version=f"Coterie {VERSION}")
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     for module in (
         init, simulate, demo, bench, preview, report, watch, moves, provision, server, site, run, runs, status,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cli.simulation import engine
+from cli.simulation import choice, engine
 from tests.support.runs import MakeConfig
 
 ROOT = Path(__file__).parents[2]
