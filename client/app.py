@@ -18,6 +18,7 @@ from client.answers.refusal import is_passing, reason_of
 from client.answers.round import answer_question, test_round, train_round
 from client.fingerprints import FINGERPRINTS
 from client.identity import Identity, identify
+from client.one_piece import in_one_piece
 from client.policy.gate import gate_of
 from client.policy.question import Question
 from client.policy.rules import Declined
@@ -25,7 +26,7 @@ from client.request import Request, data_of, limit_threads
 from client.secure.answers import SECURE_ANSWERS, SecureAnswer
 from common import wire
 
-app = ClientApp()
+app = ClientApp(mods=[in_one_piece])
 
 _log = logging.getLogger("coterie")
 

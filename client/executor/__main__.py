@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _log.info(
         "ready: %d SuperNodes, %d tasks at once, %s threads each", len(nodes), slots, os.environ["OMP_NUM_THREADS"]
     )
-    serve(nodes, slots, _run_task)
+    serve(nodes, slots, _run_task, options.bell)
     # Otherwise libraries complain of what was frozen and not collected.
     gc.unfreeze()
     return 0
@@ -97,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     security.add_argument("--insecure", action="store_true", help="no TLS: the SuperNode has no --ssl-certfile")
     parser.add_argument(
         "--superexec-auth-secret-file", metavar="FILE", help="the same file as the SuperNode's option of this name"
+    )
+    parser.add_argument(
+        "--bell", type=Path, metavar="FILE", help="a named pipe by which SuperNodes say that they have a task"
     )
     parser.add_argument(
         "--tasks", type=_positive, default=0, help="tasks at once; default: by SuperNodes, cores and GPU memory"

@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
+from client.bell import RUNG, Bell
 from client.executor.child import READY, Child, Turn, cause_of, start
 from client.executor.supernode import SuperNode
 from client.flower.runtime import Link, Task, report_crash, report_end
@@ -24,17 +26,21 @@ _STOPPED = "the executor was stopped"
 _SUPERSEDED = "its message never came, and there is another task"
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
-_WATCHED = (*_STOP, signal.SIGCHLD, READY)
+_WATCHED = (*_STOP, signal.SIGCHLD, READY, RUNG)
 
 _log = logging.getLogger("coterie.executor")
 
 RunTask = Callable[[Task, Link, Turn], None]
 
 
-def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
-    """Run tasks of `nodes`, at most `slots` at once, until SIGTERM or SIGINT. The process must have no other thread."""
+def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask, bell_at: Path | None = None) -> None:
+    """Run tasks of `nodes`, at most `slots` at once, until SIGTERM or SIGINT. The process must have no other thread.
+
+    SuperNodes that ring the bell are asked at once, and rarely otherwise.
+    """
     # Blocked and waited for instead of handled: nothing is interrupted, and none is lost between a look and a wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    bell = Bell(bell_at) if bell_at is not None else None
     turns = deque(nodes)
     children: dict[int, Child] = {}
 
@@ -44,7 +50,10 @@ def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask) -> None:
     try:
         while True:
             _reap(children, nodes)
+            rung = bell.rung() if bell is not None else ()
             for node in nodes:
+                if node.address in rung:
+                    node.has_rung()
                 if is_full():
                     node.look()
                 if node.is_lost():

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from client.flower.runtime import Link, NoAnswer, NobodyThere, Task, TaskQueue
 
-# A SuperNode looks for messages every 3 s and for replies every 0.5 s: asking it more often gains nothing.
 _POLL, _IDLE_POLL = 0.25, 1.0
+_RINGS = 5.0  # seconds between two questions to a SuperNode that says by itself when it has a task
 _ALL_POLLS = 20  # most questions a second to all SuperNodes together: each takes some milliseconds of a core
 _BUSY = 60.0  # seconds after its last task in which a SuperNode is asked at the shorter interval
 _LOOK = 5.0  # seconds between two looks whether a SuperNode still exists, while it has a task or no place is free
@@ -27,6 +27,7 @@ class SuperNode:
     link: Link
     among: int = 1
     due: float = 0.0
+    _rings: bool = False
     _asked: float = float("-inf")
     _last_task: float = float("-inf")
     _gone_since: float | None = None
@@ -53,7 +54,7 @@ class SuperNode:
         self._gone_since, self._failures = None, 0
         if task is None:
             pause = _POLL if now - self._last_task < _BUSY else _IDLE_POLL
-            self.due = now + max(pause, self.among / _ALL_POLLS)
+            self.due = now + max(_RINGS if self._rings else pause, self.among / _ALL_POLLS)
             return None
         self.due, self._last_task = now + _LOOK, now
         return task
@@ -67,9 +68,14 @@ class SuperNode:
         """Whether it has ended, so that nobody waits for the tasks that were claimed from it."""
         return self._gone_since is not None and time.monotonic() - self._gone_since > _LOST
 
+    def has_rung(self) -> None:
+        """Ask it at once: it has a task."""
+        self._rings, self.due = True, time.monotonic()
+
     def expect_soon(self) -> None:
         """Ask it again shortly: a task of it ended, and the next message may follow at once."""
-        self.due = min(self.due, time.monotonic() + _POLL)
+        if not self._rings:
+            self.due = min(self.due, time.monotonic() + _POLL)
 
     def expect_later(self) -> None:
         """Leave it in peace for a while: it has a task, and serves one message at a time."""

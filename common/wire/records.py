@@ -99,8 +99,17 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     It sends, stores and books every array by itself, twice: a network of 60 tensors would be 120 requests per site and
     stage, each with a transaction of the SuperLink's database, which twenty sites then lock for each other.
     """
-    data = safetensors.numpy.save({name: contiguous(array) for name, array in arrays.items()})
+    return as_record(safetensors.numpy.save({name: contiguous(array) for name, array in arrays.items()}))
+
+
+def as_record(data: bytes) -> ArrayRecord:
+    """Return serialised arrays as a record of a message."""
     return ArrayRecord({_PACKED: Array("uint8", (len(data),), _PACKED, data)})
+
+
+def bytes_in(record: ArrayRecord) -> bytes | None:
+    """Return the serialised arrays of a record; None: it is none of ours."""
+    return record[_PACKED].data if set(record) == {_PACKED} else None
 
 
 def arrays_of(content: RecordDict, key: str, *also: str) -> State:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from common.wire import size
+from common.wire import WireError, fold, size, unfold
 from server.flower.messages import NodeInfo, Run, node_unavailable
+from server.flower.patience import waiting_room
 
 # Seconds between two looks for replies. Each look costs the SuperLink a request per message under way, so a wait that
 # has been long may be a little longer: by this part of it, up to the longest pause.
@@ -24,6 +26,8 @@ _FIRST_PAUSE = 0.005
 _PAUSE = 0.25
 _PART_OF_WAIT = 0.02
 _LONGEST_PAUSE = 3.0
+# Where the SuperLink holds a look until there is something, it need not end before.
+_HELD = 1.0
 # A request costs the SuperLink about as much for one message as for many, but brings all that are ready: so it asks for
 # as many as fit into this memory by the largest reply so far, and for a few as long as there was none.
 _MOST_BYTES = 256_000_000
@@ -131,6 +135,7 @@ class StreamingGrid(Grid):
         # Of stages that ended early: messages whose answer is still to come.
         self._owed: dict[str, _Owed] = {}
         self._watch: Watch | None = None
+        self._wait = waiting_room(grid)
 
     def set_run(self, run: Run) -> None:
         """Pass on."""
@@ -217,7 +222,7 @@ class StreamingGrid(Grid):
                 node = message.metadata.dst_node_id
                 attendance.asked(node)
                 # One at a time, because Flower drops refused messages from the list of ids it returns.
-                for message_id in self._grid.push_messages([message]):
+                for message_id in self._grid.push_messages([self._folded(message)]):
                     if message_id:
                         outstanding.add(message_id)
                         self._asked[message_id] = node
@@ -236,7 +241,7 @@ class StreamingGrid(Grid):
                     reply = replies.pop(0)
                     outstanding.discard(reply.metadata.reply_to_message_id)
                     pause, last_reply = _FIRST_PAUSE, time.monotonic()
-                    self._note_size(reply)
+                    self._note_size(_unfolded(reply))
                     yield reply
                     del reply
             for message_id in sorted(late for late in outstanding if self._asked[late] in away):
@@ -249,7 +254,13 @@ class StreamingGrid(Grid):
             if time.monotonic() >= end:
                 return
             if outstanding or watch is not None:
-                self._pause(min(pause, max(end - time.monotonic(), 0.0)))
+                self._await(min(pause, max(end - time.monotonic(), 0.0)))
+
+    def _folded(self, message: Message) -> Message:
+        """A question as it travels: in one piece, where it goes to other machines."""
+        if self._wait is not None:
+            message.content = fold(message.content)
+        return message
 
     def _forget_lost(self, attendance: Attendance) -> None:
         """An answer that is overdue, or was lost with its node's process, is owed no more."""
@@ -266,7 +277,7 @@ class StreamingGrid(Grid):
         for message_id, owed in sorted(self._owed.items()):
             for reply in self._grid.pull_messages([message_id]):
                 del self._owed[message_id]
-                watch.late(owed.node, reply)
+                watch.late(owed.node, _unfolded(reply))
         return watch.enough()
 
     def _portion(self) -> int:
@@ -277,6 +288,21 @@ class StreamingGrid(Grid):
         if not reply.has_error():
             self._largest = max(self._largest, size(reply.content))
 
+    def _await(self, seconds: float) -> None:
+        """Pause, but no longer than until the next reply where a SuperLink tells of it."""
+        if self._wait is None or not self._wait(max(seconds, _HELD)):
+            self._pause(seconds)
+        elif self._stop.is_set():
+            raise RunInterrupted(STOPPED)
+
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise RunInterrupted(STOPPED)
+
+
+def _unfolded(reply: Message) -> Message:
+    """A reply as its site wrote it; one that cannot be taken apart stays as it is, and is refused for what it lacks."""
+    if not reply.has_error():
+        with suppress(WireError):
+            reply.content = unfold(reply.content)
+    return reply

@@ -2,6 +2,9 @@
 
 Flower 1.39 holds a message's sender against nothing: a site may put the coordinator's number there, and the message
 goes to another site as if a run had asked. It also keeps any number of bytes, and passes them on.
+
+And what they are sent: a site that asks for its next question is answered when there is one. A question counts as
+arrived when the site has said so; until then it is handed out again, should the connection break meanwhile.
 """
 
 from __future__ import annotations
@@ -12,13 +15,24 @@ from typing import Any, cast
 
 import grpc
 from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
-from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
+from flwr.proto.fleet_pb2 import (
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+)
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ConfirmMessageReceivedResponse,
+    ObjectTree,
+    PushObjectRequest,
+    PushObjectResponse,
+)
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore import log
 
 from common.wire.records import BESIDE_ARRAYS, MEGABYTE, plain_text
-from server.flower.kept_messages import KeptMessages, keep_clean
+from server.flower.kept_messages import KeptMessages, keep_clean, questions
 
 # What a request may have, before it is looked at. Flower sends arrays in pieces of 5 MiB.
 LARGEST_REQUEST = 32 * 2**20
@@ -26,6 +40,8 @@ _LARGEST_LETTER = 65_536  # bytes of a message without what it carries
 _MOST_PARTS = 1_000
 _PIECE = 2 * MEGABYTE  # less than any full piece of an array
 _LOCKS = 64
+# Seconds for which a site that asks is kept waiting: fewer than those after which proxies give a connection up.
+_HELD = 20.0
 
 
 class Fleet(FleetServicer):
@@ -38,11 +54,38 @@ class Fleet(FleetServicer):
         super().__init__(*arguments, **options)
         # A site may send the parts of an answer all at once; they are counted one by one.
         self._one_by_one = [threading.Lock() for _ in range(_LOCKS)]
+        # Site → the question that it was handed, until it says that it has it.
+        self._handed: dict[int, str] = {}
         keep_clean(self._state)
 
     @property
     def _state(self) -> KeptMessages:
         return cast(KeptMessages, self.state_factory.state())
+
+    def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
+        """Hand out the next question; where there is none, wait for it a while."""
+        node = request.node.node_id
+        if lost := self._handed.pop(node, ""):
+            self._state.offer_again(node, lost)
+
+        def there() -> bool:
+            return self._state.has_question(node)
+
+        if not self._state.arrivals.wait(questions(node), _HELD, there, context.is_active):
+            return PullMessagesResponse()
+        response = super().PullMessages(request, context)
+        for letter in response.messages_list:
+            self._handed[node] = letter.metadata.message_id
+        return response
+
+    def ConfirmMessageReceived(
+        self, request: ConfirmMessageReceivedRequest, context: grpc.ServicerContext
+    ) -> ConfirmMessageReceivedResponse:
+        """Note that a question has arrived."""
+        node = request.node.node_id
+        if self._handed.get(node) == request.message_object_id:
+            self._handed.pop(node, None)
+        return super().ConfirmMessageReceived(request, context)
 
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> PushMessagesResponse:
         """Take in the announcement of an answer."""

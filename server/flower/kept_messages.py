@@ -1,7 +1,8 @@
 """What the SuperLink keeps of messages: counted in bytes, handed out whole and in portions, and cleared away.
 
 Flower keeps whatever a site sends, hands the ServerApp all answers at once, also those that are still on their way, and
-never makes its database smaller.
+never makes its database smaller. It also writes to it at every request, whatever was asked: whose task has died, and
+how many bytes have passed. Here the first is looked for once a second, and the second is added up for a while.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -19,14 +21,17 @@ from typing import Any
 from flwr.app import Error, Message, Metadata
 from flwr.app.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode, Status
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore import log
 from flwr.supercore.date import now
-from flwr.supercore.utils import int64_to_uint64
+from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy import make_url
 
 from common.config import RoundSettings
 from common.wire.records import BESIDE_ARRAYS, MEGABYTE
+from server.flower.arrivals import Arrivals
+from server.flower.patience import is_wait, seconds_of
 
 # Answers that the ServerApp fetches at once are in its memory together.
 MOST_AT_ONCE = 256 * MEGABYTE
@@ -35,6 +40,8 @@ _CLEAN_EVERY = 10.0  # seconds
 _WORTH_IT = 4 * MEGABYTE  # unused bytes in the database
 _PATIENCE = 25.0  # seconds
 _BROKE_OFF = "it broke off while it sent its answer"
+_TOKENS_EVERY = 1.0  # seconds; a task that is not heard of any more has half a minute
+_MOST_UNDER_WAY = 10_000  # messages of which parts are on their way
 
 _ROOT = "SELECT root_object_id AS root FROM object_push_session_roots WHERE session_id = :session"
 # The length of a value is in its row's header: the contents are not read.
@@ -50,12 +57,125 @@ _WAITING = """
 _UNFINISHED = """
     SELECT session_id AS session, expires_at FROM object_push_session_roots JOIN object_push_sessions USING (session_id)
     WHERE root_object_id = :root AND pending_count > 0"""
+_QUESTION = """
+    SELECT 1 FROM message_ins WHERE dst_node_id = :node AND delivered_at = '' AND created_at + ttl > :now
+    AND NOT EXISTS (
+        SELECT 1 FROM object_push_session_roots JOIN object_push_sessions USING (session_id)
+        WHERE root_object_id = message_id AND pending_count > 0
+    ) LIMIT 1"""
+_OFFER = """
+    UPDATE message_ins SET delivered_at = '' WHERE message_id = :message AND dst_node_id = :node
+    AND NOT EXISTS (SELECT 1 FROM message_res WHERE reply_to_message_id = :message)"""
 _RUNS = "SELECT run_id FROM run_objects UNION SELECT run_id FROM message_ins"
 _ALL_RUNS = "SELECT run_id FROM run"
 
 
 class KeptMessages(SqlLinkState):
     """The SuperLink's state; what is here in addition is documented by the module."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.arrivals = Arrivals()
+        self._lock = threading.Lock()
+        # Session → which parts are still to come, and who is told when all are there.
+        self._under_way: OrderedDict[str, tuple[set[str], set[str]]] = OrderedDict()
+        # How often each was told of, and how often it had been when it was last waited for.
+        self._came: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()
+        self._tokens_looked_at = float("-inf")
+        # Run → what is still to be added to its account: bytes sent, bytes received, seconds of its ClientApps.
+        self._traffic: dict[int, tuple[int, int, float]] = {}
+
+    # --- what arrives -------------------------------------------------------------------------------------------------
+
+    def store_message_and_object_tree(
+        self, message: Message, object_tree: ObjectTree, session_id: str
+    ) -> tuple[bool, list[str]]:
+        """Keep a message, and tell those who wait for it once all of its parts are there."""
+        stored, missing = super().store_message_and_object_tree(message, object_tree, session_id)
+        if stored:
+            about = message.metadata
+            name = _answers(about.run_id) if about.reply_to_message_id else questions(about.dst_node_id)
+            with self._lock:
+                parts, names = self._under_way.setdefault(session_id, (set(), set()))
+                parts.update(missing)
+                names.add(name)
+                while len(self._under_way) > _MOST_UNDER_WAY:
+                    self._under_way.popitem(last=False)
+            self._tell_if_whole(session_id)
+        return stored, missing
+
+    def store_object(self, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
+        """Keep a part of a message."""
+        stored = super().store_object(run_id, session_id, object_id, object_content)
+        if stored:
+            with self._lock:
+                self._under_way.get(session_id, (set[str](), ()))[0].discard(object_id)
+            self._tell_if_whole(session_id)
+        return stored
+
+    def _tell_if_whole(self, session: str) -> None:
+        with self._lock:
+            parts, names = self._under_way.get(session, (set(), set()))
+            if parts or not names:
+                return
+            del self._under_way[session]
+        for name in names:
+            self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        with self._lock:
+            self._came[name] += 1
+        self.arrivals.tell(name)
+
+    def has_question(self, node: int) -> bool:
+        """Whether a whole message waits for a site."""
+        return bool(self.query(_QUESTION, {"node": uint64_to_int64(node), "now": now().timestamp()}))
+
+    def get_message_ins(self, node_id: int, limit: int | None, *, run_id: int | None = None) -> list[Message]:
+        """Hand out questions; where there is none, nothing is written."""
+        return super().get_message_ins(node_id, limit, run_id=run_id) if self.has_question(node_id) else []
+
+    def offer_again(self, node: int, message: str) -> None:
+        """Let a site have a message that was on its way to it and did not get there."""
+        self.query(_OFFER, {"node": uint64_to_int64(node), "message": message})
+
+    def _await_answer(self, run: int, seconds: float) -> None:
+        """Wait until an answer has come since this was last waited for."""
+        name = _answers(run)
+        self.arrivals.wait(name, seconds, lambda: self._came[name] != self._seen[name])
+        self._seen[name] = self._came[name]
+
+    # --- what need not be written at every request --------------------------------------------------------------------
+
+    def _cleanup_expired_task_tokens(self) -> None:
+        if time.monotonic() - self._tokens_looked_at > _TOKENS_EVERY:
+            self._tokens_looked_at = time.monotonic()
+            super()._cleanup_expired_task_tokens()
+
+    def store_traffic(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
+        """Note bytes for a run's account."""
+        self._note(run_id, bytes_sent, bytes_recv, 0.0)
+
+    def add_clientapp_runtime(self, run_id: int, runtime: float) -> None:
+        """Note seconds for a run's account."""
+        self._note(run_id, 0, 0, runtime)
+
+    def _note(self, run: int, sent: int, received: int, seconds: float) -> None:
+        with self._lock:
+            before = self._traffic.get(run, (0, 0, 0.0))
+            self._traffic[run] = (before[0] + sent, before[1] + received, before[2] + seconds)
+
+    def _write_accounts(self) -> None:
+        with self._lock:
+            accounts, self._traffic = self._traffic, {}
+        for run, (sent, received, seconds) in accounts.items():
+            if sent or received:
+                super().store_traffic(run, bytes_sent=sent, bytes_recv=received)
+            if seconds:
+                super().add_clientapp_runtime(run, seconds)
+
+    # --- what is handed out -------------------------------------------------------------------------------------------
 
     def limit(self, run: int) -> int | None:
         """Bytes that an answer to this run may have; None: there is no such run."""
@@ -82,6 +202,7 @@ class KeptMessages(SqlLinkState):
                 instead = _instead_of(answer, reason)
                 if self.store_message_res(instead) is not None:
                     self._store_generated_message(instead)
+        self._tell(_answers(run))
 
     @contextmanager
     def _alone(self, run: int) -> Iterator[None]:
@@ -91,7 +212,13 @@ class KeptMessages(SqlLinkState):
             yield
 
     def get_message_res(self, message_ids: set[str], run_id: int) -> list[Message]:
-        """Get answers, as Flower does, but those that are whole, and no more than fit into the ServerApp's memory."""
+        """Get answers, as Flower does, but those that are whole, and no more than fit into the ServerApp's memory.
+
+        Who asks for `a_wait` gets none, once there may be some.
+        """
+        if len(message_ids) == 1 and is_wait(*message_ids):
+            self._await_answer(run_id, seconds_of(*message_ids))
+            return []
         with self._alone(run_id):
             return super().get_message_res(message_ids - self._for_later(message_ids, run_id), run_id)
 
@@ -117,6 +244,7 @@ class KeptMessages(SqlLinkState):
 
     def clean(self) -> int:
         """Delete what is left of runs that have ended, and give the space back; return the bytes by which it shrank."""
+        self._write_accounts()
         runs = {int64_to_uint64(row["run_id"]) for row in self.query(_RUNS)}
         for run, status in self.get_run_status(runs).items():
             if status.status == Status.FINISHED:
@@ -127,6 +255,15 @@ class KeptMessages(SqlLinkState):
             return 0
         path = make_url(self.database_url).database
         return _shrink(Path(path)) if path and path != ":memory:" else 0
+
+
+def questions(node: int) -> str:
+    """Under which name the arrival of a question to a site is told."""
+    return f"questions to {node}"
+
+
+def _answers(run: int) -> str:
+    return f"answers of {run}"
 
 
 def _instead_of(answer: Mapping[str, Any], reason: str) -> Message:

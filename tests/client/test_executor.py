@@ -35,14 +35,17 @@ from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeState, NodeStateFactory
 
 from client.app import app
+from client.bell import ring
+from client.executor import supernode
 from client.executor.__main__ import is_loopback, main
 from client.executor.capacity import capacity, free_gpu_memory
 from client.executor.child import _INPUT, Child
 from client.executor.code import choose
 from client.executor.serving import _give_slots
+from client.executor.supernode import SuperNode
 from client.flower import bundle
 from client.flower.bundle import Shipped
-from client.flower.runtime import Task
+from client.flower.runtime import Link, Task
 from common import release, wire
 from tests.support.loopback import set_task_identity
 
@@ -231,6 +234,20 @@ def test_a_bundle_is_installed_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == [tmp_path / "apps"]
 
 
+def test_a_supernode_that_rings_is_asked_at_once_and_rarely_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = SuperNode("127.0.0.1:1", Link(None))
+    monkeypatch.setattr(node._queue, "acquire", lambda claim: None)
+    assert node.acquire() is None
+    assert 0.5 < node.due - time.monotonic() <= supernode._IDLE_POLL
+    node.has_rung()
+    assert node.due <= time.monotonic()
+    assert node.acquire() is None
+    assert supernode._RINGS - 0.5 < node.due - time.monotonic() <= supernode._RINGS
+    # The end of a task is told by the next ring.
+    node.expect_soon()
+    assert node.due - time.monotonic() > supernode._RINGS - 0.5
+
+
 # Children, with Flower's own Runtime API and a task that does what the test says
 
 TASK = """
@@ -265,7 +282,10 @@ supernode._LOOK = 1.0
 serving._AHEAD = int((Path(sys.argv[1]) / "ahead").read_text())
 certificates = Path(sys.argv[2]).read_bytes() if sys.argv[2] else None
 link = Link(certificates, sys.argv[3].encode() or None)
-serving.serve([supernode.SuperNode(address, link) for address in sys.argv[5:]], int(sys.argv[4]), work)
+nodes = [supernode.SuperNode(address, link) for address in sys.argv[5:]]
+for node in nodes:
+    node.due = time.monotonic() + float((Path(sys.argv[1]) / "first-look").read_text())
+serving.serve(nodes, int(sys.argv[4]), work, Path(sys.argv[1]) / "bell")
 """
 
 
@@ -368,9 +388,17 @@ class Executor:
     """An executor in a process of its own, and the tasks it ran."""
 
     def __init__(
-        self, folder: Path, slots: int, *addresses: str, ahead: int = 0, ca: Path | str = "", secret: str = ""
+        self,
+        folder: Path,
+        slots: int,
+        *addresses: str,
+        ahead: int = 0,
+        ca: Path | str = "",
+        secret: str = "",
+        first_look: float = 0.0,
     ) -> None:
         self.folder = folder
+        (folder / "first-look").write_text(str(first_look))
         self.behave("wait")
         (folder / "ahead").write_text(str(ahead))
         (folder / "at-work").mkdir()
@@ -451,6 +479,14 @@ def test_a_task_is_claimed_only_when_a_slot_is_free(api: RuntimeApi, start: Call
     (warm.folder / "go").touch()
     wait_until(lambda: set(warm.tasks.values()) == set(tasks))
     wait_until(lambda: not children(warm.process.pid))
+
+
+def test_the_bell_is_answered_at_once(api: RuntimeApi, start: Callable[..., Executor]) -> None:
+    executor = start(1, api.address, first_look=3600.0)
+    api.add_task()
+    wait_until((executor.folder / "bell").exists)
+    assert not executor.tasks
+    wait_until(lambda: ring(executor.folder / "bell", api.address) or executor.tasks, 30)
 
 
 def test_messages_are_fetched_ahead_but_no_more_tasks_compute_than_there_are_slots(

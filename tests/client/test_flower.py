@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import flwr
 import grpc
 import httpx
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client.grpc_rere_client import connection
 from flwr.common import config as flower_config
 from flwr.common.constant import (
@@ -29,6 +32,7 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.error import grpc as grpc_errors
 from flwr.supercore.exit import exit as flower_exit
 from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
@@ -42,10 +46,12 @@ from flwr.supercore.servicer.runtime.runtime_handlers import acquire_task
 from flwr.supercore.utils import get_flwr_home
 from flwr.supernode import start_client_internal
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
-from flwr.supernode.nodestate import NodeStateFactory
+from flwr.supernode.nodestate import NodeStateFactory, nodestate_factory
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 from flwr.supernode.runtime import run_clientapp as flower
 
 from client.flower import bundle, log_lines, runtime
+from client.flower.supernode import Pace, telling
 from tests.support.contract import changed, fields, names_used, parameters, strings
 from tests.support.loopback import set_task_identity
 
@@ -201,6 +207,51 @@ def test_a_supernode_reads_the_settings_of_a_bundle_by_the_name_that_is_replaced
     assert "get_fused_config_from_fab" in names_used(start_client_internal._pull_and_store_message), changed(
         "the SuperNode called get_fused_config_from_fab", "client/flower/supernode.py"
     )
+
+
+def test_a_supernode_looks_and_pauses_by_the_names_that_are_replaced() -> None:
+    ours = "client/flower/supernode.py"
+    internals = start_client_internal.start_client_internal
+    assert {"_pull_and_store_message", "time"} <= names_used(internals), changed("the SuperNode called these", ours)
+    assert "time" in names_used(start_client_internal._push_messages), changed("it waited for answers by time", ours)
+    tree = ast.parse(inspect.getsource(start_client_internal))
+    uses = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time"
+    }
+    assert uses == {"sleep"}, changed("it used nothing of time but sleep", ours)
+    pulled = inspect.signature(start_client_internal._pull_and_store_message).return_annotation
+    assert pulled == int | None, changed("a look returned the run of what it found, or None", ours)
+    assert nodestate_factory.InMemoryNodeState in type(NodeStateFactory(ObjectStoreFactory()).state()).__mro__
+
+
+def test_a_supernode_goes_on_when_a_part_of_an_answer_comes() -> None:
+    told: list[str] = []
+    state = telling(InMemoryNodeState, lambda: told.append("part"))(ObjectStoreFactory().store())
+    set_task_identity()
+    message = Message(RecordDict({"numbers": ConfigRecord({"one": 1})}), 7, "train")
+    message.metadata.__dict__["_message_id"] = message.object_id
+    parts = get_all_nested_objects(message)
+    session = state.start_session(1)
+    stored, missing = state.store_message_and_object_tree(message, get_object_tree(message), session)
+    assert stored
+    assert told == ["part"]
+    assert all(state.store_object(1, session, name, parts[name].deflate()) for name in missing)
+    assert len(told) == 1 + len(missing) == 4
+
+
+def test_a_look_that_was_held_counts_as_a_pause_and_a_pause_ends_when_there_is_something() -> None:
+    pace = Pace(held=100.0)
+    pace.sleep(3.0)
+    pace.held = 0.0
+    threading.Timer(0.05, pace.tell).start()
+    begun = time.monotonic()
+    pace.sleep(30.0)
+    assert time.monotonic() - begun < 15.0
+    begun = time.monotonic()
+    pace.sleep(0.1)
+    assert time.monotonic() - begun >= 0.1
 
 
 def test_flower_looks_for_a_bundle_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import shutil
 import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,8 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode, SubStatus
 from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.server.superlink.linkstate import LinkStateFactory, linkstate_factory
@@ -25,7 +28,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink.federation import NoOpFederationManager
 
-from server.flower import fleet, kept_messages, messages
+from server.flower import fleet, kept_messages, messages, patience
 from server.flower.fleet import Fleet
 from server.flower.kept_messages import KeptMessages
 from tests.support.contract import changed
@@ -38,6 +41,9 @@ class Refused(Exception):
 
 
 class Call(grpc.ServicerContext):  # type: ignore[misc]
+    def is_active(self) -> bool:
+        return True
+
     def abort(self, code: grpc.StatusCode, details: str) -> None:
         raise Refused(details)
 
@@ -84,6 +90,29 @@ class SuperLink:
         question = self.message(SUPERLINK_NODE_ID, site)
         assert self.state.store_message_ins(question)
         return question
+
+    def begin_to_ask(self, site: int) -> Callable[[], None]:
+        """Announce a question, as the ServerApp does; what sends its parts."""
+        question = self.message(SUPERLINK_NODE_ID, site)
+        session = self.state.start_session(self.run)
+        letter = make_message(metadata=question.metadata, content=RecordDict())
+        _, missing = self.state.store_message_and_object_tree(letter, get_object_tree(question), session)
+        parts = {name: part.deflate() for name, part in get_all_nested_objects(question).items()}
+
+        def send() -> None:
+            assert all(self.state.store_object(self.run, session, name, parts[name]) for name in missing)
+
+        return send
+
+    def look(self, site: int) -> list[str]:
+        """Look for a question, as a SuperNode does; its name."""
+        found = self.fleet.PullMessages(PullMessagesRequest(node=Node(node_id=site)), Call())
+        return [letter.metadata.message_id for letter in found.messages_list]
+
+    def confirm(self, site: int, question: str) -> None:
+        node = Node(node_id=site)
+        request = ConfirmMessageReceivedRequest(node=node, run_id=self.run, message_object_id=question)
+        self.fleet.ConfirmMessageReceived(request, Call())
 
     def announce(self, site: int, message: Message, tree: ObjectTree | None = None) -> Any:
         letter = make_message(metadata=message.metadata, content=RecordDict())
@@ -273,3 +302,90 @@ def test_the_database_gives_back_what_ended_runs_leave(superlink: SuperLink, tmp
     with sqlite3.connect(path) as database:
         for table in ("objects", "run_objects", "message_ins", "message_res", "object_push_sessions"):
             assert database.execute(f"SELECT COUNT(*) FROM {table}").fetchone() == (0,), table
+
+
+# Waiting
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "_HELD", 0.2)
+
+
+def test_a_site_that_asks_is_answered_once_a_question_is_there_and_whole(superlink: SuperLink) -> None:
+    alice, bob = superlink.sites
+    with ThreadPoolExecutor(2) as pool:
+        looks = {site: pool.submit(superlink.look, site) for site in (alice, bob)}
+        begun = time.monotonic()
+        send = {site: superlink.begin_to_ask(site) for site in (alice, bob)}
+        send[alice]()
+        assert len(looks[alice].result(fleet._HELD)) == 1
+        assert not looks[bob].done()
+        send[bob]()
+        assert len(looks[bob].result(fleet._HELD)) == 1
+    assert time.monotonic() - begun < fleet._HELD / 2
+
+
+@pytest.mark.usefixtures("briefly")
+def test_a_site_that_nobody_asks_hears_so_after_a_while(superlink: SuperLink) -> None:
+    begun = time.monotonic()
+    superlink.begin_to_ask(superlink.sites[0])
+    assert superlink.look(superlink.sites[0]) == []
+    assert time.monotonic() - begun >= fleet._HELD
+
+
+@pytest.mark.usefixtures("briefly")
+def test_a_question_that_got_lost_on_its_way_is_handed_out_again(superlink: SuperLink) -> None:
+    alice, _ = superlink.sites
+    superlink.begin_to_ask(alice)()
+    (question,) = superlink.look(alice)
+    # The connection broke: a site that has a question says so before it asks for the next.
+    assert superlink.look(alice) == [question]
+    superlink.confirm(alice, question)
+    assert superlink.look(alice) == []
+
+
+@pytest.mark.usefixtures("briefly")
+def test_a_question_that_was_answered_is_not_handed_out_again(superlink: SuperLink) -> None:
+    alice, _ = superlink.sites
+    question = superlink.ask(alice)
+    superlink.state.object_store.preregister(superlink.run, get_object_tree(question))
+    assert superlink.look(alice) == [question.metadata.message_id]
+    superlink.send(alice, superlink.message(alice, 0, 0.01, question))
+    assert superlink.look(alice) == []
+
+
+def test_the_server_app_is_told_of_an_answer_when_it_is_whole(superlink: SuperLink) -> None:
+    alice, _ = superlink.sites
+    question = superlink.ask(alice)
+    answer = superlink.message(alice, 0, 0.01, question)
+
+    def wait(seconds: float) -> float:
+        begun = time.monotonic()
+        assert superlink.state.get_message_res({patience.a_wait(seconds)}, superlink.run) == []
+        return time.monotonic() - begun
+
+    announced = superlink.announce(alice, answer)
+    assert wait(0.2) >= 0.2
+    parts = {name: part.deflate() for name, part in get_all_nested_objects(answer).items()}
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(wait, patience._LONGEST)
+        time.sleep(0.05)
+        for name in announced.objects_to_push:
+            superlink.part(alice, announced.session_id, name, parts[name])
+        assert waits.result() < patience._LONGEST
+    assert len(superlink.fetch(question)) == 1
+
+
+def test_what_has_passed_is_added_up_and_written_down_at_times(superlink: SuperLink) -> None:
+    def account() -> tuple[int, int, float]:
+        (run,) = superlink.state.get_run_info(run_ids=[superlink.run])
+        return run.bytes_sent, run.bytes_recv, run.clientapp_runtime
+
+    for _ in range(3):
+        superlink.state.store_traffic(superlink.run, bytes_sent=10, bytes_recv=1)
+        superlink.state.add_clientapp_runtime(superlink.run, 0.5)
+    assert account() == (0, 0, 0.0)
+    superlink.state.clean()
+    superlink.state.clean()
+    assert account() == (30, 3, 1.5)

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import make_message
+from flwr.superlink.grid.http_grid import HttpGrid
 
 from common import wire
 from server.asking.grid import RunInterrupted, StreamingGrid
 from server.flower.messages import NodeInfo, node_unavailable, set_message_id
+from server.flower.patience import is_wait
 from tests.support.loopback import SUPERLINK, LoopbackGrid
 
 
@@ -230,3 +232,54 @@ def test_small_replies_are_asked_for_together_and_large_ones_apart() -> None:
         grid = StreamingGrid(inner, deadline=60)
         assert len(list(grid.send_and_receive(messages(range(100, 140))))) == 40
         assert inner.portions == portions
+
+
+# Through a SuperLink
+
+
+class Wire(HttpGrid):
+    """A SuperLink with one site, as a ServerApp sees it; of one that `holds`, a look waits for the answer."""
+
+    def __init__(self, *, holds: bool) -> None:
+        super().__init__(token="a token")
+        self._holds, self._held, self.asked = holds, 0, list[Message]()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return []
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.asked += messages
+        return ["question"]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        (asked,) = message_ids
+        if is_wait(asked):
+            self._held += 1
+            return [] if self._holds else [error_from_superlink(asked)]
+        if not self._held:
+            return []
+        reply = error_from_superlink("question")
+        return [make_message(metadata=reply.metadata, content=wire.fold(CONTENT))]
+
+
+CONTENT = RecordDict({"model": wire.pack_arrays({"weights": np.zeros(5, np.float32)})})
+
+
+@pytest.mark.parametrize("holds", [True, False], ids=["ours", "Flower's"])
+def test_a_superlink_tells_of_answers_and_messages_travel_in_one_piece(
+    holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(StreamingGrid, "_pause", lambda grid, seconds: pauses.append(seconds))
+    inner = Wire(holds=holds)
+    question = Message(CONTENT, 100, "train", ttl=60)
+    (reply,) = StreamingGrid(inner, deadline=60).send_and_receive([question])
+    assert wire.is_folded(inner.asked[0].content)
+    assert reply.content == CONTENT
+    assert bool(pauses) != holds
+
+
+def test_a_reply_that_cannot_be_unfolded_is_left_to_who_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "CONTENT", RecordDict({"folded": ConfigRecord({"model": "text"})}))
+    (reply,) = StreamingGrid(Wire(holds=True), deadline=60).send_and_receive([Message(CONTENT, 100, "train", ttl=60)])
+    assert wire.is_folded(reply.content)
