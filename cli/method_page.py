@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 
 from cli.toml_text import toml_value
@@ -39,6 +41,19 @@ def as_markdown() -> str:
     return "\n".join(lines)
 
 
+def as_paragraphs() -> str:
+    """Write what the methods say of themselves, one paragraph each, by family."""
+    lines = [
+        "When to use each, what it costs, and what we found wrong elsewhere: every such defect of a baseline of the "
+        "papers is a test here. What each adds to a round in seconds: [benchmarks](benchmarks.md#methods).\n"
+    ]
+    for family, methods in groupby(METHODS.values(), key=lambda method: method.family):
+        lines += [f"### {family[0].upper()}{family[1:]}\n"]
+        lines += [f"* **{method.title}** (`{method.name}`). {method.about}" for method in methods]
+        lines += [""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
 def as_page(method: Method) -> str:
     """Write the method's own page of the documentation's site."""
     described = {key: field.description for key, field in fields()}
@@ -47,6 +62,7 @@ def as_page(method: Method) -> str:
         needed = " --set data.input=embedding"
     lines = [
         f"# {method.title}\n\n{method.summary[0].upper()}{method.summary[1:]}.\n",
+        f"{method.about.replace('](', '](../')}\n",
         f"```\ncoterie simulate configs/digits.toml --set method={method.name}{needed}\n```\n",
         f"- Family: {method.family} ([all methods](../methods.md))",
         f"- A site sends before training: {_sent(method)}",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from cli.method_page import as_markdown
+from cli.method_page import as_markdown, as_paragraphs
 from cli.toml_text import settings_toml
 from common.config import Config, allowed, fields, flat_values
 from common.presets import IMAGENET_MEAN, IMAGENET_STD, PRESETS, Preset
@@ -76,6 +76,7 @@ def main() -> None:
 
 PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/methods.md", _TABLE.format(first="name"), as_markdown),
+    ("docs/methods.md", r"(?<=^## One by one\n\n).*?(?=^## )", as_paragraphs),
     ("docs/encoders.md", _TABLE.format(first="encoder"), encoders_table),
     ("docs/settings.md", _TABLE.format(first="setting"), settings_table),
     (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.method_page import as_markdown
+from cli.method_page import as_markdown, as_paragraphs
 from common.config import Config, allowed, fields, flat_values, flatten, load
 from server.methods import METHODS
 
@@ -179,6 +179,13 @@ def test_the_page_of_settings_is_complete_and_true() -> None:
 def test_the_page_of_methods_is_current() -> None:
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     assert as_markdown() in page
+    assert as_paragraphs() in page
+
+
+def test_every_method_says_when_to_use_it() -> None:
+    # Ablations of a method above them in the table may be short.
+    assert all(len(method.about) > 40 for method in METHODS.values())
+    assert len({method.about for method in METHODS.values()}) == len(METHODS)
 
 
 def test_the_page_of_methods_names_only_settings_that_exist() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from client.methods.fedprox import Prox
 from client.methods.method import SiteMethod, Trained, Visit
 from common.methods.ditto import Settings
 from common.state import State
@@ -27,9 +26,17 @@ class Ditto(SiteMethod):
 
     def train(self, visit: Visit) -> Trained:
         """Train the site's own model, then the common one; each has the same order of batches and its own optimiser."""
-        anchored = Prox(visit.load(visit.received), visit.settings.of(Settings).pull)
-        visit.load(self.served(visit))
-        visit.fit(objective=anchored)
+        pull = visit.settings.of(Settings).pull
+        anchor = [one.detach().to(visit.device, copy=True) for one in visit.load(visit.received).parameters()]
+        network = visit.load(self.served(visit))
+
+        def correct() -> None:
+            # λ (v − x) as it stands: by way of the loss it would need a graph of its own.
+            for one, x in zip(network.parameters(), anchor, strict=True):
+                if one.grad is not None:
+                    one.grad.add_(one.detach() - x, alpha=pull)
+
+        visit.fit(correct=correct if pull else None)
         own = visit.state()
         return replace(super().train(replace(visit, memory={})), memory=own)
 

@@ -127,6 +127,15 @@ def _norms(changes: Sequence[_Change]) -> tuple[float, float]:
 METHOD = Method(
     name="cfl",
     title="CFL",
+    about=(
+        "When nothing is known before training and there is time: FedAvg until sites pull apart, then two groups, "
+        "and so on. A model down and up; the server keeps one update per site. A group is judged once all of its "
+        "members have been heard; under partial participation the latest update of each counts. A member that was "
+        "not heard while it should have been drawn five times (5 rounds, or 5 / `train.fraction`) is no longer "
+        "waited for until it is heard again; when the others are split, it stays in the group. Batch norm's "
+        "statistics are no part of an update. The norms 0.4 and 1.6 are the paper's and fit its networks and "
+        "learning rates: with others a group may never be split."
+    ),
     paper="Sattler et al., Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization under "
     "Privacy Constraints, 2020",
     summary="one group that is split in two whenever its sites pull in different directions",

@@ -119,6 +119,13 @@ class GradientPartition(GroupingRule):
 METHOD = Method(
     name="cfl-gp",
     title="CFL-GP",
+    about=(
+        "When K is known and everybody can be asked a few times. In `cfl_gp.times` rounds every site sends a "
+        "gradient beside training. The criterion models take turns; in the published code it is always the first, "
+        "the gradient is taken at another model than was asked for, and labels are matched by trying all K! "
+        "permutations. The server holds sites × (K + 1) × parameters × 4 bytes, features and gradients; above 4 "
+        "GiB it refuses the run, as FL+HC and FlexCFL do with two models per site."
+    ),
     paper="Kim et al., Clustered Federated Learning via Gradient-based Partitioning, ICML 2024",
     summary="K groups by the leading directions of all sites' gradients, formed anew a few times; needs cluster.k",
     family="clustered while training",

@@ -9,6 +9,7 @@ from server.methods.partition import OneGroup
 METHOD = Method(
     name="dc",
     title="DC",
+    about="As dc-cfl, where all sites' labels are alike: one model for all, in one round.",
     paper="Imakura & Sakurai, Data Collaboration Analysis Framework Using Centralization of Individual Intermediate "
     "Representations for Distributed Data Sets, 2020",
     summary="as dc-cfl, with all sites in one group",

@@ -23,6 +23,11 @@ def distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
 METHOD = Method(
     name="dc-cfl",
     title="DC-CFL",
+    about=(
+        "For sites that may talk to the server once. Every row travels, through a map only the site knows: more "
+        "than other methods send ([dc-cfl.md](dc-cfl.md)). The server trains, in seconds. With the paper's C = I "
+        "the network hardly learns; ours is scaled."
+    ),
     paper="Sugawara et al., Single-Round Clustered Federated Learning via Data Collaboration Analysis for Non-IID "
     "Data, 2026",
     summary="each site sends its rows once, through a map only it knows; the server groups by labels and trains",

@@ -134,6 +134,12 @@ def check(config: Config) -> None:
 METHOD = Method(
     name="fedccfa",
     title="FedCCFA",
+    about=(
+        "When the meaning of single classes differs between sites. Up to three short trainings at a site, and "
+        "heads, mean features and label counts travel in every round; the server keeps head and anchors of every "
+        "site, so it is told more than with any other method here. Sites need not have every class: the published "
+        "code fails without, with NaN or a crash, and tests who was not drawn with an old body."
+    ),
     paper="Chen et al., Classifier Clustering and Feature Alignment for Federated Learning under Distributed Concept "
     "Drift, NeurIPS 2024",
     summary="one body for all sites, and a head for each whose rows are shared with those who agree on the class",

@@ -24,6 +24,12 @@ def _distance(sites: Sequence[Described], config: Config) -> NDArray[np.float64]
 METHOD = Method(
     name="fedclust",
     title="FedClust",
+    about=(
+        "FedCM's warm-up in short: compared by the Euclidean distance of the heads. A model down and a head up "
+        "before training. The distances grow with rate and steps: `cluster.threshold` is absolute, with "
+        "`fedclust.relative` in parts of the largest, or leave it to the silhouette. Newcomers warm up from the "
+        "model all began with. A public relative of it averages cluster distances whatever the clusters' sizes."
+    ),
     paper="Islam et al., FedClust: Tackling Data Heterogeneity in Federated Learning through Weight-Driven Client "
     "Clustering, ICPP 2024",
     summary="group sites once, by how far their heads are apart after a warm-up; one FedAvg per group",

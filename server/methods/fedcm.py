@@ -37,6 +37,12 @@ def _views(sites: Sequence[Described]) -> Mapping[str, NDArray[np.float64]]:
 METHOD = Method(
     name="fedcm",
     title="FedCM",
+    about=(
+        "When there is no encoder that sees what matters: sites are grouped by how their heads move in a warm-up, "
+        "and who drifts moves on. Costs a model down, `fedcm.warm_up` heads up and as many epochs before "
+        "training. Its published migration moves the innocent, whatever τ ([drift.md](drift.md)): the default is "
+        "the guarded rule."
+    ),
     paper="Wang et al., FedCM: Client Clustering and Migration in Federated Learning via Gradient Path Similarity and "
     "Update Direction Deviation, IJCAI 2025",
     summary="group sites by how their heads move in a warm-up; sites whose data drift move to another group",
@@ -54,6 +60,7 @@ METHOD = Method(
 BY_K_MEANS = METHOD.variant(
     name="fedcm-k-means",
     title="FedCM (k-means)",
+    about="A row of FedCM's Table 2, for those who know K.",
     summary="as fedcm, grouped by k-means on the similarities: an ablation; needs cluster.k",
     partition=KMeans(),
     settings_used=("fedcm.warm_up", "cluster.k"),
@@ -62,6 +69,7 @@ BY_K_MEANS = METHOD.variant(
 HIERARCHICAL = METHOD.variant(
     name="fedcm-hierarchical",
     title="FedCM (hierarchical)",
+    about="A row of FedCM's Table 2: `cluster.threshold` is its L.",
     summary="as fedcm, grouped by agglomerative clustering of 1 − similarity: an ablation",
     partition=Agglomerative(),
     settings_used=("fedcm.warm_up", "cluster.k", "cluster.threshold", "cluster.linkage"),
@@ -70,6 +78,10 @@ HIERARCHICAL = METHOD.variant(
 WHOLE = METHOD.variant(
     name="fedcm-whole",
     title="FedCM (whole network)",
+    about=(
+        "For FedCM's Figure 3 and nothing else: `fedcm.warm_up` models travel from each site before training, and "
+        "the server keeps them. A site answers only if its policy names `whole_path`."
+    ),
     summary="as fedcm, and sites also tell how the rest of the network moves, for pictures on the page alone",
     fingerprint="whole_path",
 )

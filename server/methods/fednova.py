@@ -69,6 +69,12 @@ def _divided(before: NDArray[Any], after: NDArray[Any], weight: float) -> NDArra
 METHOD = Method(
     name="fednova",
     title="FedNova",
+    about=(
+        "When sites take very different numbers of steps: what they send is divided by the weight of their steps, "
+        "so that a large site's many steps do not count twice. Costs a number beside the update. With equal steps "
+        "it is FedAvg. Public versions add the proximal term to the momentum itself, count the first step as 1.9 "
+        "with momentum and μ together, or put scaled updates through a mean that undoes the scale."
+    ),
     paper="Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, "
     "NeurIPS 2020",
     summary="one model for all sites, whose updates count the same however many steps each of them took",

@@ -89,6 +89,11 @@ class FedAdagrad(FedAdam):
 METHOD = Method(
     name="fedadam",
     title="FedAdam",
+    about=(
+        "When plain averages swing or creep. Costs the server two arrays the size of the model, and the sites "
+        "nothing. No bias correction, v starts at ε², batch norm's statistics are averaged and not stepped along; "
+        "Flower's version differs in all three."
+    ),
     paper="Reddi et al., Adaptive Federated Optimization, ICLR 2021",
     summary="one model for all sites; the server takes Adam's steps along the mean of their changes",
     family="one model for all",
@@ -102,6 +107,10 @@ METHOD = Method(
 YOGI = METHOD.variant(
     name="fedyogi",
     title="FedYogi",
+    about=(
+        "As fedadam, where rare large changes should not shorten the steps for long. Costs the same; the same was "
+        "found elsewhere."
+    ),
     summary="as fedadam, with Yogi's second moment, which shrinks no faster than the squares allow",
     training=FedYogi,
 )
@@ -109,6 +118,9 @@ YOGI = METHOD.variant(
 ADAGRAD = METHOD.variant(
     name="fedadagrad",
     title="FedAdagrad",
+    about=(
+        "As fedadam, for runs whose steps should get shorter and shorter. Costs the same; the same was found elsewhere."
+    ),
     summary="as fedadam, with all squares added up, so that steps only get shorter",
     training=FedAdagrad,
     settings_used=("fedopt.rate", "fedopt.beta_1", "fedopt.epsilon"),

@@ -135,6 +135,12 @@ class HierarchicalOnce(GroupingRule):
 METHOD = Method(
     name="fl-hc",
     title="FL+HC",
+    about=(
+        "When nothing is known before training. After `fl_hc.rounds` rounds everybody trains `fl_hc.epochs` "
+        "epochs once, whoever is drawn otherwise; the server holds two models per site meanwhile. Who was silent "
+        "is asked again and joins the nearest mean change; a public version gives such sites all groups' models "
+        "in one."
+    ),
     paper="Briggs et al., Federated Learning with Hierarchical Clustering of Local Updates to Improve Training on "
     "Non-IID Data, IJCNN 2020",
     summary="FedAvg for some rounds; then all sites are grouped once, by where a short training leads them",

@@ -162,6 +162,14 @@ class GroupColdStart(TrainingRule):
 METHOD = Method(
     name="flexcfl",
     title="FlexCFL",
+    about=(
+        "When label shares shift and K is known. Before training, and for who shifted, a model down and a change "
+        "up; the server keeps the first change of each group and the label counts. Shifted is a site whose label "
+        "shares changed by more than `flexcfl.shift` (total variation); the published test compares counts blind "
+        "to their classes and never fires where all classes are equally large, and who was grouped anew trains in "
+        "two groups. No aggregation between groups (η_G = 0). A group starts from its members' first models, each "
+        "counting once, put together by `aggregate.rule`."
+    ),
     paper="Duan et al., Flexible Clustered Federated Learning for Client-Level Data Distribution Shift, TPDS 2022",
     summary="group sites by the directions of their first updates; who has new labels is placed anew; needs cluster.k",
     family="clustered before training",

@@ -68,6 +68,11 @@ def _place(members: Sequence[Described], labels: NDArray[np.int64], newcomer: De
 METHOD = Method(
     name="fmcl",
     title="FMCL",
+    about=(
+        "The default. When sites may differ in what classes look like, and an encoder sees it. One pass of the "
+        "encoder and one vector per class, once; grouping costs no training, and where sites do not differ by "
+        "more than chance there is one group."
+    ),
     paper="Ali & Brattain, FMCL: Class-Aware Client Clustering with Foundation Model Representations, 2026",
     summary="group sites once, by class prototypes of a frozen encoder; one FedAvg per group",
     family="clustered before training",
@@ -86,6 +91,7 @@ METHOD = Method(
 WITHOUT_OVERLAP = METHOD.variant(
     name="fmcl-no-overlap",
     title="FMCL (no overlap)",
+    about="An ablation from the paper: without the overlap of class shares.",
     summary="as fmcl, without the penalty for little overlap of the class shares: an ablation",
     settings={"cluster.overlap": False},
 )
@@ -93,6 +99,7 @@ WITHOUT_OVERLAP = METHOD.variant(
 FIXED_K = METHOD.variant(
     name="fmcl-fixed-k",
     title="FMCL (fixed K)",
+    about="An ablation from the paper, and for those who know K.",
     summary="as fmcl, with the number of groups given; needs cluster.k",
     needs_k=True,
 )

@@ -91,6 +91,13 @@ class LeastLoss(TrainingRule):
 METHOD = Method(
     name="ifca",
     title="IFCA",
+    about=(
+        "When K is known and traffic is cheap: K models go to every site in every round, and it trains the one "
+        "that fits its *training* samples best (a public version chooses by test samples). Before training every "
+        "site is asked for its loss under K drawn models; they are drawn again, at most ten times, until each is "
+        "preferred by N / 2K sites. A site is then tested with the model it trained; one that has not trained yet "
+        "has the first."
+    ),
     paper="Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020",
     summary="K models are sent to every site, which trains the one that fits it best; needs cluster.k",
     family="clustered while training",

@@ -72,6 +72,8 @@ class Method:
     ----------
     name, title, paper, summary
         What the user types, reads and cites; one sentence of help.
+    about
+        A paragraph for the documentation: when to use it, what it costs, what is wrong with it elsewhere.
     family
         Under which it is listed.
     partition
@@ -118,6 +120,7 @@ class Method:
     title: str
     paper: str
     summary: str
+    about: str
     family: Family
     partition: PartitionRule
     fingerprint: str | None = None

@@ -54,6 +54,12 @@ def check(config: Config) -> None:
 METHOD = Method(
     name="pfedme",
     title="pFedMe",
+    about=(
+        "As Ditto, with the common model drawn after the sites' own: `pfedme.steps` gradients per batch. Each "
+        "site remembers a model. Tested is θ; four public versions test another model by mistake, and have an L2 "
+        "term that nobody names. At `pfedme.rate` = 0.09 and λ = 15, the published values, small networks may "
+        "diverge: lower the rate."
+    ),
     paper="T. Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020",
     summary="at each site a model of its own near the common one, which is drawn after it",
     family="personal",

@@ -93,6 +93,12 @@ def _zeros(model: State) -> State:
 METHOD = Method(
     name="scaffold",
     title="SCAFFOLD",
+    about=(
+        "When sites' optima lie far apart and the same sites come again and again. A variate of the model's size "
+        "travels down and back, and each site remembers its own, so double the traffic and one addition a step; "
+        "under partial participation a variate gets old. In public versions the server's variate grows with N / "
+        "|S|, sites never store theirs, variates start as the weights, or batch norm's counters have some."
+    ),
     paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020",
     summary="one model for all sites, whose steps are corrected for what their own data have in excess",
     family="one model for all",

@@ -11,7 +11,7 @@ import numpy as np
 from common.config import flatten
 from common.naming import beside_naming
 from common.readable import megabytes, percent
-from server.history.events import SitesPersonalised
+from server.history.events import RoundFinished, SitesPersonalised
 from server.report.calibration_section import calibration_section
 from server.report.class_section import class_section
 from server.report.comparison_section import comparison_section
@@ -225,9 +225,27 @@ def _training(record: RunRecord, looked: Study | None, others: Sequence[RunRecor
     if not figures:
         section.body = paragraph("No round is complete yet.")
     section.show(*figures)
+    if record.last is not None and (record.last.shared, record.last.held) != (None, None):
+        section.body += _which_model(record.last)
     if record.personalised is not None:
         section.body += _personalised(record, record.personalised)
     return section
+
+
+def _which_model(last: RoundFinished) -> str:
+    """The accuracy of each model that a site was tested with, where it is more than one."""
+    tested = "each site's own model" if last.shared is not None else "the model that a site is sent"
+    rows = [(f"{tested}: all figures of this page", last.overall.accuracy, last.mean_site_accuracy)]
+    for words, beside in (("the model that sites share", last.shared), ("after a site's own last training", last.held)):
+        if beside is not None:
+            rows.append((words, beside.accuracy, beside.mean_site_accuracy))
+    told = "Sites have models of their own, which they keep. " if last.shared is not None else ""
+    columns = ("model", "all test samples", "mean of sites")
+    return (
+        "<h3>Which model is tested</h3>"
+        + paragraph(f"{told}Accuracy after round {last.round_number}, on the same samples.")
+        + table(columns, rows, caption="Which model is tested", percent=columns[1:])
+    )
 
 
 def _personalised(record: RunRecord, own: SitesPersonalised) -> str:

@@ -45,7 +45,14 @@ def _overall(record: RunRecord, others: Sequence[RunRecord]) -> Figure:
         "mean of sites": [one.mean_site_accuracy for one in record.rounds],
         "worst tenth of sites": [one.worst_tenth_accuracy for one in record.rounds],
     }
-    symbols, colours = ("circle", "square", "diamond"), ("@accent", "@g2", "@g1")
+    for words, besides in (
+        ("shared model", [r.shared for r in record.rounds]),
+        ("after own training", [r.held for r in record.rounds]),
+    ):
+        if any(besides):
+            lines[f"{words}, all test samples"] = [math.nan if one is None else one.accuracy for one in besides]
+    symbols = ("circle", "square", "diamond", "triangle-up", "cross")
+    colours = ("@accent", "@g2", "@g1", "@g3", "@g4")
     mark = "lines+markers" if len(rounds) <= 40 else "lines"
     traces: list[dict[str, Any]] = [
         {

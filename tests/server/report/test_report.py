@@ -529,3 +529,20 @@ def test_a_site_that_decides_what_its_group_learns_is_named(make_run: MakeRun) -
     for site, card in record.cards.items():
         record.cards[site] = replace(card, train_samples=50)
     assert "aggregate.cap" not in " ".join(sentences(record, None, []))
+
+
+def test_the_page_tells_a_sites_own_model_from_the_one_that_is_shared(small_config: MakeConfig, tmp_path: Path) -> None:
+    directory = run_to_disk(small_config(method="ditto", rounds=2, test__held=True), tmp_path / "run")
+    record = read_run(directory)
+    assert record.last is not None
+    assert record.last.shared is not None
+    assert record.last.held is not None
+    text = page([record])
+    assert "Sites have models of their own, which they keep." in unescape(text)
+    rows = text.partition("Which model is tested")[2].partition("</table>")[0]
+    for one in (record.last.overall, record.last.shared, record.last.held):
+        assert f"{100 * one.accuracy:.1f}%" in rows
+    names = [trace["name"] for trace in figures(text)["training"]["data"]]
+    assert {"shared model, all test samples", "after own training, all test samples"} <= set(names)
+    plain = page([read_run(run_to_disk(small_config(method="fedavg", rounds=1), tmp_path / "plain"))])
+    assert "Which model is tested" not in plain
