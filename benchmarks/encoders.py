@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -22,12 +23,7 @@ from client.encoder import load_encoder
 from common.config import EncoderSettings, FlatValue, parse_override
 from server.clustering import adjusted_rand_index
 
-ENCODERS = (
-    ("efficientnet_lite0", 128),
-    ("efficientnet_lite2", 128),
-    ("efficientnet_lite0", 0),
-    ("efficientnet_lite2", 0),
-)
+ENCODERS = ("efficientnet_lite0", "efficientnet_lite2")
 HEADS: Mapping[str, FlatValue] = {"method": "fmcl", "train.model": "head", "train.lr": 0.01, "rounds": 20}
 TIMED = 64
 
@@ -62,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("config")
     parser.add_argument("--set", dest="changes", action="append", default=[], type=parse_override)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--px", type=int, nargs="+", default=[128, 0], help="sides of the images; 0: the encoder's own")
     options = parser.parse_args(arguments)
     head = (
         "encoder",
@@ -75,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     print(f"| {' | '.join(head)} |", "|---|---:|---:|---:|---:|---:|---:|---:|", sep="\n", flush=True)
     with tempfile.TemporaryDirectory(prefix="coterie-encoders-") as folder:
-        for name, side in ENCODERS:
+        for side, name in product(options.px, ENCODERS):
             found: dict[str, list[Run]] = {"published": [], "guarded": []}
             for seed in range(options.seeds):
                 for rule, runs in found.items():
