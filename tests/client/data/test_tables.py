@@ -12,6 +12,7 @@ from cli.main import main
 from cli.toml_text import schema_toml
 from client.data import load_site
 from client.data.draft import draft_schema
+from client.data.samples import Fault, in_one_line
 from client.data.tables import read_columns, read_table_samples
 from client.identity import Identity
 from common.config import Config, SettingsError, SiteSettings, flat_values, parse
@@ -244,3 +245,13 @@ def test_rows_that_come_later_change_nobodys_side(tmp_path: Path) -> None:
     assert len(after.samples) == len(before.samples) + 1
     test_before = {row.tobytes() for row in before.test_inputs()}
     assert test_before <= {row.tobytes() for row in after.test_inputs()}
+
+
+def test_many_columns_are_told_of_in_one_line() -> None:
+    """A site prints this once for every run; it was a line for each column."""
+    faults = [Fault(f"column {name}", "3 of 9 values are outside") for name in "abcde"]
+    told = in_one_line(faults)
+    assert "\n" not in told
+    assert told.startswith("column a: 3 of 9 values are outside; column b: ")
+    assert told.endswith("; and 2 more (`coterie site check` names them)")
+    assert in_one_line(faults[:1]) == "column a: 3 of 9 values are outside"
