@@ -33,13 +33,15 @@ from cli.commands import (
 from cli.deployment.proxy import for_programs
 from common.config import SettingsError
 from common.foreign import Unusable
+from common.release import VERSION
 
 _PIPE_CLOSED = 128 + 13  # as a shell tells of SIGPIPE
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and run the chosen job; return the exit code."""
+def command_line() -> argparse.ArgumentParser:
+    """All commands, with what they take."""
     parser = argparse.ArgumentParser(prog="coterie", description="Clustered federated learning that deploys.")
+    parser.add_argument("--version", action="version", version=f"Coterie {VERSION}")
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     for module in (
         init, simulate, demo, bench, preview, report, watch, moves, provision, server, site, run, runs, status,
@@ -47,7 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         schema, collab, methods, settings,
     ):  # fmt: skip
         module.register(jobs)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and run the chosen job; return the exit code."""
+    options = command_line().parse_args(arguments)
     # Before anything calls anybody: this machine's own programs are not to be asked through a web proxy.
     os.environ.update(for_programs(os.environ))
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cli.arguments import Subparsers
 from cli.deployment.start_file import ServerFile, SiteFile, read_start_file
-from common.config import SettingsError
+from common.config import SettingsError, parse_override
 
 
 def register(jobs: Subparsers) -> None:
@@ -21,6 +21,9 @@ def register(jobs: Subparsers) -> None:
         "line under it what to do. Nothing is changed. The exit code is 1 if there is a PROBLEM.",
     )
     parser.add_argument("file", type=Path, help="site.toml at a site, server.toml at the coordinator")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of the file for this look"
+    )
     parser.set_defaults(run=run)
 
 
@@ -35,10 +38,11 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
     from cli.operating.doctor import look_at_server, look_at_site
 
+    changes = dict(parse_override(text) for text in options.set)
     if "site" in table:
-        found = look_at_site(path, read_start_file(path, SiteFile))
+        found = look_at_site(path, read_start_file(path, SiteFile, changes))
     else:
-        found = look_at_server(path, read_start_file(path, ServerFile))
+        found = look_at_server(path, read_start_file(path, ServerFile, changes))
     problems = 0
     for finding in found:
         print(finding, flush=True)

@@ -35,6 +35,14 @@ def one_process(config: Config) -> bool:
     return sooner_alone(alone, cores)
 
 
+def choice_line(config: Config, jobs: int, *, alone: bool) -> str:
+    """Say how a run is carried out, and why."""
+    if not alone:
+        return f"on Flower's engine, {jobs or min(os.cpu_count() or 1, config.sites)} sites at a time"
+    why = "as --jobs 1 says" if jobs == 1 else "done sooner than on Flower's engine (--jobs 2 takes it)"
+    return f"one site at a time in this process: {why}"
+
+
 def sooner_alone(seconds: float, cores: int) -> bool:
     """Whether so much work for one process is done before the engine has started and divided it among the cores."""
     return seconds <= ENGINE_START + seconds / cores

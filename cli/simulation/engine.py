@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from cli.simulation.choice import one_process
+from cli.simulation.choice import choice_line, one_process
 from cli.simulation.embedding import embed_sites, needs_embeddings
 from cli.simulation.one_process import OneProcessGrid
 from client.app import app as client_app
@@ -77,7 +78,9 @@ def _simulate(config: Config, directory: Path, jobs: int) -> str:
 
     with _interruptible(stop, outcome.known):
         try:
-            if jobs == 1 or (jobs == 0 and one_process(config)):
+            alone = jobs == 1 or (jobs == 0 and one_process(config))
+            print(choice_line(config, jobs, alone=alone), file=sys.stderr, flush=True)
+            if alone:
                 _quieten_flower()
                 if needs_embeddings(config):
                     _embed(config)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cli.simulation import engine
+from cli.simulation import choice, engine
 from tests.support.runs import MakeConfig
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +136,9 @@ def test_mistakes_are_refused_before_anything_starts(home: Path) -> None:
     assert not (home / "never").exists()
 
 
-def test_heads_need_no_engine(small_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_need_no_engine_and_that_is_said(
+    small_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def never(*_: object) -> None:
         raise AssertionError("the engine was started")
 
@@ -146,6 +148,8 @@ def test_heads_need_no_engine(small_config: MakeConfig, tmp_path: Path, monkeypa
         out=str(tmp_path / "run"), rounds=1,
     )  # fmt: skip
     assert engine.simulate(config) == "finished"
+    assert "one site at a time in this process: done sooner than on Flower's engine" in capsys.readouterr().err
+    assert choice.choice_line(config, 2, alone=False) == "on Flower's engine, 2 sites at a time"
 
 
 @pytest.fixture

@@ -95,6 +95,22 @@ def test_no_container_has_more_rights_than_it_needs() -> None:
         assert "--insecure" not in services[name]["command"]
 
 
+def test_a_site_of_its_own_asks_for_a_gpu_in_one_profile_alone() -> None:
+    services = yaml.safe_load((ROOT / "docker" / "site.yaml").read_text(encoding="utf-8"))["services"]
+    assert {name: service["profiles"] for name, service in services.items()} == {"site": ["cpu"], "site-gpu": ["gpu"]}
+    (device,) = services["site-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    assert "deploy" not in services["site"]
+    for service in services.values():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["read_only"] is True
+        assert service["user"] == "${COTERIE_USER:-1000:1000}"
+        assert any(volume.endswith(":/data:ro") for volume in service["volumes"])
+        name, file, *options = service["command"]
+        assert (name, file) == ("site", "/kit/site.toml")
+        assert options[::2] == ["--set"] * 3
+
+
 def instructions() -> list[list[str]]:
     text = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
     assert not re.search(r"^#\s*syntax\s*=", text, re.MULTILINE | re.IGNORECASE), "it would pull a frontend"
