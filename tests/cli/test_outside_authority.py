@@ -222,3 +222,20 @@ def test_the_command_says_what_is_awaited_and_a_server_does_not_start_without_it
     signed = hospital.sign(fed / "requests" / "server.csr")
     assert main(["provision", str(fed), "--certificate", str(signed)]) == 0
     assert "certificate of the server valid until" in capsys.readouterr().out
+
+
+def test_after_a_theft_the_key_is_new_and_the_authority_stays(
+    tmp_path: Path, hospital: Hospital, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = Layout(tmp_path / "fed")
+    make(layout.root, ca=hospital.bundle)
+    make(layout.root, take=[hospital.sign(layout.requests / "server.csr")])
+    assert main(["provision", str(layout.root), "--new-authority"]) == 2
+    assert "only it can begin anew" in capsys.readouterr().err
+    stolen = (layout.server / "server.key").read_bytes()
+    (layout.server / "server.key").unlink()
+    make(layout.root, renew=True)
+    assert (layout.server / "server.key").read_bytes() != stolen
+    make(layout.root, take=[hospital.sign(layout.requests / "server.csr")])
+    new = authority.read_private_key(layout.server / "server.key").public_key()
+    assert authority.read_certificate(layout.server / "server.crt").public_key() == new
