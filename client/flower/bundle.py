@@ -10,17 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context, Message
 from flwr.cli.install import install_from_fab
 from flwr.common.constant import APP_DIR, FAB_HASH_TRUNCATION
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.utils import get_flwr_home
 from flwr.supernode.runtime import run_clientapp as flower
 
 from client.flower.runtime import Link, Task, header_of
+from common.riding import Carriage
 
 _FIRST_RETRY, _LONGEST_RETRY = 0.1, 1.0  # seconds until a part of a message is asked for again; Flower waits up to 10
 
@@ -46,10 +48,14 @@ def run_task(task: Task, link: Link, wait: Callable[[bytes], None], choose: Choo
     Once its message is there, `choose` says whose code answers it, and `wait` is called with the message's header; it
     returns when the task may compute. A bundle that does not answer is never unpacked.
     """
-    pull = flower.pull_task_input
+    pull, push = flower.pull_task_input, flower.push_message
+
+    def push_with_parts(client: RuntimeHttpClient, message: Message, context: Context) -> None:
+        parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        push(cast(RuntimeHttpClient, Carriage(client, parts)), message, context)
 
     def pull_and_wait(client: RuntimeHttpClient) -> Any:
-        message, context, run, fab = pull(client)
+        message, context, run, fab = pull(cast(RuntimeHttpClient, Carriage(client)))
         shipped = Shipped(run.fab_id, run.fab_version, hashlib.sha256(fab.content).hexdigest())
         own = choose(shipped, context.node_config)
         if own is not None:
@@ -65,6 +71,7 @@ def run_task(task: Task, link: Link, wait: Callable[[bytes], None], choose: Choo
     )
     flower.__dict__.update(
         pull_task_input=pull_and_wait,
+        push_message=push_with_parts,
         pull_and_inflate_object_from_tree=patient,
         install_from_fab=install_whole,
     )

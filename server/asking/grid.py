@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 
 from common.wire import WireError, fold, size, unfold
 from server.flower.messages import NodeInfo, Run, node_unavailable
-from server.flower.patience import waiting_room
+from server.flower.patience import carry, waiting_room
 
 # Seconds between two looks for replies. Each look costs the SuperLink a request per message under way, so a wait that
 # has been long may be a little longer: by this part of it, up to the longest pause.
@@ -136,6 +136,7 @@ class StreamingGrid(Grid):
         self._owed: dict[str, _Owed] = {}
         self._watch: Watch | None = None
         self._wait = waiting_room(grid)
+        self._carry = carry(grid)
 
     def set_run(self, run: Run) -> None:
         """Pass on."""
@@ -258,9 +259,10 @@ class StreamingGrid(Grid):
 
     def _folded(self, message: Message) -> Message:
         """A question as it travels: in one piece, where it goes to other machines."""
-        if self._wait is not None:
-            message.content = fold(message.content)
-        return message
+        if self._wait is None:
+            return message
+        message.content = fold(message.content)
+        return self._carry(message)
 
     def _forget_lost(self, attendance: Attendance) -> None:
         """An answer that is overdue, or was lost with its node's process, is owed no more."""

@@ -31,6 +31,7 @@ from flwr.proto.message_pb2 import (
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore import log
 
+from common import riding
 from common.wire.records import BESIDE_ARRAYS, MEGABYTE, plain_text
 from server.flower.kept_messages import KeptMessages, keep_clean, questions
 
@@ -76,6 +77,7 @@ class Fleet(FleetServicer):
         response = super().PullMessages(request, context)
         for letter in response.messages_list:
             self._handed[node] = letter.metadata.message_id
+            riding.write(letter, self._state.parts_of(letter.metadata.message_id))
         return response
 
     def ConfirmMessageReceived(
@@ -88,13 +90,24 @@ class Fleet(FleetServicer):
         return super().ConfirmMessageReceived(request, context)
 
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> PushMessagesResponse:
-        """Take in the announcement of an answer."""
+        """Take in the announcement of an answer, and those of its parts that ride along."""
+        came = {name: part for letter in request.messages_list for name, part in riding.read(letter).items()}
         if reason := _objection(request, self._state):
             self._refuse(request.node.node_id, reason, context, grpc.StatusCode.PERMISSION_DENIED)
         response = super().PushMessages(request, context)
         # Parts of it may be there already, as parts of others.
         message = request.messages_list[0].metadata
         self._count(request.node.node_id, message.run_id, response.session_id, 0, context)
+        for name in [name for name in response.objects_to_push if name in came]:
+            part = PushObjectRequest(
+                node=request.node,
+                run_id=message.run_id,
+                session_id=response.session_id,
+                object_id=name,
+                object_content=came[name],
+            )
+            if self.PushObject(part, context).stored:
+                response.objects_to_push.remove(name)
         return response
 
     def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> PushObjectResponse:

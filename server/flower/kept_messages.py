@@ -28,6 +28,7 @@ from flwr.supercore.date import now
 from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy import make_url
 
+from common import riding
 from common.config import RoundSettings
 from common.wire.records import BESIDE_ARRAYS, MEGABYTE
 from server.flower.arrivals import Arrivals
@@ -45,11 +46,16 @@ _MOST_UNDER_WAY = 10_000  # messages of which parts are on their way
 
 _ROOT = "SELECT root_object_id AS root FROM object_push_session_roots WHERE session_id = :session"
 # The length of a value is in its row's header: the contents are not read.
-_BYTES = """
+_TREE = """
     WITH RECURSIVE part(id) AS (
         VALUES (:root) UNION SELECT child_id FROM object_children JOIN part ON parent_id = part.id
-    )
+    ) """
+_PARTS = _TREE + "SELECT object_id, content FROM objects JOIN part ON object_id = part.id"
+_BYTES = (
+    _TREE
+    + """
     SELECT COALESCE(SUM(LENGTH(content)), 0) AS bytes FROM objects JOIN part ON object_id = part.id"""
+)
 _ANSWER = "SELECT * FROM message_res WHERE message_id = :root"
 _WAITING = """
     SELECT reply_to_message_id AS question, message_id AS root FROM message_res
@@ -91,8 +97,13 @@ class KeptMessages(SqlLinkState):
     def store_message_and_object_tree(
         self, message: Message, object_tree: ObjectTree, session_id: str
     ) -> tuple[bool, list[str]]:
-        """Keep a message, and tell those who wait for it once all of its parts are there."""
-        stored, missing = super().store_message_and_object_tree(message, object_tree, session_id)
+        """Keep a message and the parts that rode along, and tell those who wait for it once all of it is there."""
+        came = riding.unseat(message)
+        with self.session():
+            stored, missing = super().store_message_and_object_tree(message, object_tree, session_id)
+            put = super().store_object
+            run = message.metadata.run_id
+            missing = [name for name in missing if not (name in came and put(run, session_id, name, came[name]))]
         if stored:
             about = message.metadata
             name = _answers(about.run_id) if about.reply_to_message_id else questions(about.dst_node_id)
@@ -127,6 +138,12 @@ class KeptMessages(SqlLinkState):
         with self._lock:
             self._came[name] += 1
         self.arrivals.tell(name)
+
+    def parts_of(self, root: str) -> dict[str, bytes]:
+        """Return the parts of a message, if they are small enough to ride with its letter; one not there is empty."""
+        if self.bytes_of(root) > riding.MOST:
+            return {}
+        return {row["object_id"]: row["content"] for row in self.query(_PARTS, {"root": root})}
 
     def has_question(self, node: int) -> bool:
         """Whether a whole message waits for a site."""
@@ -220,7 +237,10 @@ class KeptMessages(SqlLinkState):
             self._await_answer(run_id, seconds_of(*message_ids))
             return []
         with self._alone(run_id):
-            return super().get_message_res(message_ids - self._for_later(message_ids, run_id), run_id)
+            answers = super().get_message_res(message_ids - self._for_later(message_ids, run_id), run_id)
+            for answer in answers:
+                riding.seat(answer, self.parts_of(answer.metadata.message_id))
+            return answers
 
     def _for_later(self, message_ids: set[str], run: int) -> set[str]:
         later, total = set(), 0

@@ -1,11 +1,16 @@
-"""How a ServerApp waits for answers: by a request that its SuperLink holds until one comes, where it knows how to."""
+"""How a ServerApp speaks to its SuperLink: it waits by a request that is held until an answer comes, and what is small
+rides along with the letters. With a SuperLink that knows of neither, all is as Flower has it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from common.riding import Carriage, fits
+
 if TYPE_CHECKING:
+    from flwr.app import Message
     from flwr.serverapp import Grid
 
 # In the place of a message's name, which is a digest: a question for answers that names none, and how long to wait.
@@ -47,3 +52,23 @@ def waiting_room(grid: Grid) -> Callable[[float], bool] | None:
         return not list(grid.pull_messages([a_wait(min(seconds, _LONGEST))]))
 
     return wait
+
+
+def carry(grid: Grid) -> Callable[[Message], Message]:
+    """Let small parts of messages ride along from now on; return what has to see a message before it is sent."""
+    from flwr.superlink.grid.http_grid import HttpGrid
+
+    if not isinstance(grid, HttpGrid):
+        return lambda message: message
+    carriage = Carriage(grid._runtime_client)
+    grid.__dict__["_client"] = carriage
+
+    def see(message: Message) -> Message:
+        from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+
+        with no_object_id_recompute():
+            parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        carriage.parts = parts if fits(parts) else {}
+        return message
+
+    return see

@@ -15,6 +15,7 @@ import grpc
 import httpx
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app.message import make_message
 from flwr.client.grpc_rere_client import connection
 from flwr.common import config as flower_config
 from flwr.common.constant import (
@@ -23,6 +24,7 @@ from flwr.common.constant import (
     ErrorCode,
     SubStatus,
 )
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse
 from flwr.proto.task_pb2 import Task as TaskProto
 from flwr.supercore import logger, telemetry
@@ -51,7 +53,8 @@ from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 from flwr.supernode.runtime import run_clientapp as flower
 
 from client.flower import bundle, log_lines, runtime
-from client.flower.supernode import Pace, telling
+from client.flower.supernode import Pace, seated, telling, with_riders
+from common import riding
 from tests.support.contract import changed, fields, names_used, parameters, strings
 from tests.support.loopback import set_task_identity
 
@@ -234,11 +237,69 @@ def test_a_supernode_goes_on_when_a_part_of_an_answer_comes() -> None:
     message.metadata.__dict__["_message_id"] = message.object_id
     parts = get_all_nested_objects(message)
     session = state.start_session(1)
-    stored, missing = state.store_message_and_object_tree(message, get_object_tree(message), session)
+    letter = make_message(metadata=message.metadata, content=RecordDict())
+    stored, missing = state.store_message_and_object_tree(letter, get_object_tree(message), session)
     assert stored
     assert told == ["part"]
     assert all(state.store_object(1, session, name, parts[name].deflate()) for name in missing)
     assert len(told) == 1 + len(missing) == 4
+
+
+def letter_and_parts() -> tuple[Message, ObjectTree, dict[str, bytes]]:
+    set_task_identity()
+    message = Message(RecordDict({"numbers": ConfigRecord({"one": 1})}), 7, "train")
+    message.metadata.__dict__["_message_id"] = message.object_id
+    parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+    return make_message(metadata=message.metadata, content=RecordDict()), get_object_tree(message), parts
+
+
+def test_what_rides_with_a_letter_is_kept_at_a_supernode_and_rides_on_to_its_task() -> None:
+    state = telling(InMemoryNodeState, lambda: None)(ObjectStoreFactory().store())
+    letter, tree, parts = letter_and_parts()
+    riding.seat(letter, parts)
+    assert state.store_message_and_object_tree(letter, tree, state.start_session(1)) == (True, [])
+    assert all(state.object_store.get(name) == part for name, part in parts.items())
+    assert not letter.content
+    (found,) = state.get_messages(run_ids=[1], is_reply=False, limit=1)
+    assert riding.unseat(found) == parts
+
+
+def test_a_part_that_is_another_than_its_letter_names_is_not_kept() -> None:
+    state = telling(InMemoryNodeState, lambda: None)(ObjectStoreFactory().store())
+    letter, tree, parts = letter_and_parts()
+    wrong = sorted(parts)[0]
+    riding.seat(letter, parts | {wrong: b"another"})
+    assert state.store_message_and_object_tree(letter, tree, state.start_session(1)) == (True, [wrong])
+
+
+def test_a_supernode_fetches_no_part_that_came_with_a_letter_and_sends_none_by_itself() -> None:
+    letter, tree, parts = letter_and_parts()
+    one, *others = sorted(parts)
+    riding.seat(letter, {name: parts[name] for name in others})
+    fetched: list[str] = []
+    receive, pull = with_riders(lambda: (letter, tree), lambda run, name: fetched.append(name) or parts[name])
+    assert receive() == (letter, tree)
+    assert not letter.content
+    assert {name: pull(1, name) for name in parts} == parts
+    assert fetched == [one]
+    sent: list[Message] = []
+    send = seated(lambda letter, tree, seconds: sent.append(letter), parts)
+    send(letter, tree, 1.0)
+    assert riding.unseat(sent[0]) == parts
+    # A part that is still to come: all are sent as ever.
+    send = seated(lambda letter, tree, seconds: sent.append(letter), {**parts, one: None})
+    send(letter, tree, 1.0)
+    assert not sent[1].content
+
+
+def test_a_letter_is_written_by_the_names_that_are_replaced() -> None:
+    ours = "client/flower/supernode.py"
+    named = {node.id for node in ast.walk(ast.parse(inspect.getsource(connection))) if isinstance(node, ast.Name)}
+    assert "remove_content_from_message" in named, changed("a SuperNode emptied its letters by this name", ours)
+    assert "_push_messages" in names_used(start_client_internal.start_client_internal), changed("it sent by it", ours)
+    assert {"receive", "pull_object"} <= set(parameters(start_client_internal._pull_and_store_message)), ours
+    assert {"send", "object_store"} <= set(parameters(start_client_internal._push_messages)), ours
+    assert "push_message" in names_used(flower.run_clientapp), changed("run_clientapp called push_message", BUNDLE)
 
 
 def test_a_look_that_was_held_counts_as_a_pause_and_a_pause_ends_when_there_is_something() -> None:

@@ -28,6 +28,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink.federation import NoOpFederationManager
 
+from common import riding
 from server.flower import fleet, kept_messages, messages, patience
 from server.flower.fleet import Fleet
 from server.flower.kept_messages import KeptMessages
@@ -91,13 +92,17 @@ class SuperLink:
         assert self.state.store_message_ins(question)
         return question
 
-    def begin_to_ask(self, site: int) -> Callable[[], None]:
+    def letter(self, message: Message) -> tuple[Message, dict[str, bytes]]:
+        """A message without its content, and its parts."""
+        parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        return make_message(metadata=message.metadata, content=RecordDict()), parts
+
+    def begin_to_ask(self, site: int, megabytes: float = 0.0) -> Callable[[], None]:
         """Announce a question, as the ServerApp does; what sends its parts."""
-        question = self.message(SUPERLINK_NODE_ID, site)
+        question = self.message(SUPERLINK_NODE_ID, site, megabytes)
         session = self.state.start_session(self.run)
-        letter = make_message(metadata=question.metadata, content=RecordDict())
+        letter, parts = self.letter(question)
         _, missing = self.state.store_message_and_object_tree(letter, get_object_tree(question), session)
-        parts = {name: part.deflate() for name, part in get_all_nested_objects(question).items()}
 
         def send() -> None:
             assert all(self.state.store_object(self.run, session, name, parts[name]) for name in missing)
@@ -238,7 +243,8 @@ def test_an_answer_without_end_is_cut_off_and_the_run_hears_why(
 
 def test_what_is_there_already_counts_too(superlink: SuperLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of one limit each, and one more that is made of all their parts."""
-    monkeypatch.setattr(kept_messages, "BESIDE_ARRAYS", 0)
+    for one in (fleet, kept_messages):
+        monkeypatch.setattr(one, "BESIDE_ARRAYS", 0)
     monkeypatch.setattr(fleet, "BESIDE_ARRAYS", 0)
     alice, _ = superlink.sites
     questions = [superlink.ask(alice) for _ in range(3)]
@@ -353,6 +359,54 @@ def test_a_question_that_was_answered_is_not_handed_out_again(superlink: SuperLi
     assert superlink.look(alice) == [question.metadata.message_id]
     superlink.send(alice, superlink.message(alice, 0, 0.01, question))
     assert superlink.look(alice) == []
+
+
+def test_small_parts_ride_with_their_letters_both_ways(superlink: SuperLink) -> None:
+    alice, _ = superlink.sites
+    question, session = superlink.message(SUPERLINK_NODE_ID, alice), superlink.state.start_session(superlink.run)
+    letter, parts = superlink.letter(question)
+    riding.seat(letter, parts)
+    assert superlink.state.store_message_and_object_tree(letter, get_object_tree(question), session) == (True, [])
+    (handed,) = superlink.fleet.PullMessages(PullMessagesRequest(node=Node(node_id=alice)), Call()).messages_list
+    assert riding.read(handed) == parts
+    superlink.confirm(alice, question.metadata.message_id)
+    answer = superlink.message(alice, 0, 0.01, question)
+    letter, parts = superlink.letter(answer)
+    riding.seat(letter, parts)
+    request = PushMessagesRequest(
+        node=Node(node_id=alice),
+        messages_list=[message_to_proto(letter)],
+        message_object_trees=[get_object_tree(answer)],
+    )
+    assert list(superlink.fleet.PushMessages(request, Call()).objects_to_push) == []
+    (found,) = superlink.fetch(question)
+    assert riding.unseat(found) == parts
+
+
+def test_what_rides_counts_as_what_is_sent_by_itself(superlink: SuperLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    for one in (fleet, kept_messages):
+        monkeypatch.setattr(one, "BESIDE_ARRAYS", 0)
+    alice, _ = superlink.sites
+    question = superlink.ask(alice)
+    answer = superlink.message(alice, 0, 1.5, question)
+    letter, parts = superlink.letter(answer)
+    riding.seat(letter, parts)
+    request = PushMessagesRequest(
+        node=Node(node_id=alice),
+        messages_list=[message_to_proto(letter)],
+        message_object_trees=[get_object_tree(answer)],
+    )
+    with pytest.raises(Refused, match="larger than 1 MB"):
+        superlink.fleet.PushMessages(request, Call())
+    (found,) = superlink.fetch(question)
+    assert "larger than 1 MB" in found.error.reason
+
+
+def test_large_parts_are_fetched_one_by_one(superlink: SuperLink) -> None:
+    alice, _ = superlink.sites
+    superlink.begin_to_ask(alice, riding.MOST / 1e6 + 1)()
+    (handed,) = superlink.fleet.PullMessages(PullMessagesRequest(node=Node(node_id=alice)), Call()).messages_list
+    assert riding.read(handed) == {}
 
 
 def test_the_server_app_is_told_of_an_answer_when_it_is_whole(superlink: SuperLink) -> None:
