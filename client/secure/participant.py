@@ -19,6 +19,7 @@ from common.secure.keys import (
     PRIVATE_BYTES,
     Unreadable,
     commitment_to,
+    is_usable,
     mask_key,
     own_mask_key,
     public_of,
@@ -211,6 +212,8 @@ class Participant:
             advert = Advert.from_bytes(content)
             statement = statement_of_keys(self.session.context, member, advert)
             self._credentials.check(self._terms.members[member], advert.certificate, advert.signature, statement)
+            if not (is_usable(advert.encryption) and is_usable(advert.masking)):
+                raise Distrust("a public key is none")
         except (InvalidAdvert, Distrust) as error:
             # Left out, not a reason to stop: one member cannot keep the others from their sum by bad keys.
             self.disbelieved[self._name(member)] = str(error)

@@ -20,6 +20,7 @@ from client.identity import Identity
 from client.memory import folder_of
 from client.secure.participant import Distrust, Session
 from common.disk import sync
+from common.foreign import parse_json
 from common.wire import Task
 
 _NAME = "secure-sum"
@@ -55,7 +56,7 @@ class HeldSession:
         self._path = path
         self._content: dict[str, Any] = {"session": None, "opened": {}}
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_bytes())
             self._content = {"session": found["session"], "opened": dict(found["opened"])}
         except FileNotFoundError:
             pass
@@ -69,7 +70,7 @@ class HeldSession:
             raise Distrust("this site has begun no such sum, or another one since, or it was told otherwise then")
         try:
             return _read(found)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._unreadable(error) from None
 
     def keep(self, session: Session | None) -> None:

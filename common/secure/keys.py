@@ -14,6 +14,8 @@ PRIVATE_BYTES = PUBLIC_BYTES = 32
 TAG_BYTES = 16
 # The key is used for one message alone.
 _NONCE = bytes(12)
+# A private key to try others with: whether that succeeds is the same for all.
+_ANY = bytes(range(32))
 
 
 class Unreadable(ValueError):
@@ -23,6 +25,15 @@ class Unreadable(ValueError):
 def public_of(private: bytes) -> bytes:
     """The public key of a private one."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def is_usable(public: bytes) -> bool:
+    """Whether a secret can be had in common with the owner of a public key; not with a point of small order."""
+    try:
+        _shared(_ANY, public)
+    except Unreadable:
+        return False
+    return True
 
 
 def commitment_to(seed: bytes) -> bytes:

@@ -266,6 +266,23 @@ def test_a_wrong_share_is_named_and_the_sum_opened_without_it() -> None:
     assert "'site 05'" in wrong[2] or "'site 00'" in wrong[2]
 
 
+@pytest.mark.parametrize("key", ["encryption", "masking"])
+def test_a_key_that_is_none_costs_its_site_alone(key: str) -> None:
+    """Signed all the same: a point of small order, with which every secret would be zero."""
+    group = group_of(6)
+    group.advertise(range(6))
+    advert = replace(Advert.from_bytes(group.adverts[5]), **{key: bytes(32)})
+    signature = group.credentials[5].sign(statement_of_keys(group.context, 5, advert))
+    group.adverts[5] = replace(advert, signature=signature).to_bytes()
+    group.share(range(5))
+    assert group.shared == set(range(5))
+    group.mask(range(5))
+    group.sign(range(5))
+    group.give(range(5))
+    total, _ = group.open()
+    np.testing.assert_array_equal(total, sum(group.vectors[one] for one in range(5)))
+
+
 def test_a_late_update_stays_hidden() -> None:
     """Site 5 was slow: its key was opened, and then its masked update arrives after all."""
     group = masked_group()
