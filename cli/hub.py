@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from common.config import SettingsError
-from common.kept_model import ModelCard, TestResult
+from common.kept_model import ModelCard, TestResult, save_model
+from common.state import State
 
 WEIGHTS, CARD, READ_ME = "model.safetensors", "config.json", "README.md"
 _TASKS = {"image": "image-classification", "embedding": "image-classification", "table": "tabular-classification"}
 _METRICS = {"accuracy": "Accuracy", "macro_f1": "Macro F1", "auc": "AUC (one versus rest)"}
 
 
-def write_folder(model: Path, card: ModelCard, folder: Path) -> Path:
+def public(card: ModelCard) -> ModelCard:
+    """The card without what is its site's own business: counts of its samples, and where its files lie.
+
+    Counts and tests on the card are exact, whatever the site's budget has them told with.
+    """
+    changes: dict[str, Any] = {"trained_on": (), "shares": (), "weights": Path(card.weights).name}
+    if card.encoder is not None:
+        changes["encoder"] = card.encoder.model_copy(update={"weights": Path(card.encoder.weights).name})
+    if card.epsilon is not None:
+        changes["test"] = None
+    return card.model_copy(update=changes)
+
+
+def write_folder(state: State, card: ModelCard, folder: Path) -> Path:
     """Write the folder, which must not be there yet; who publishes it adds a licence to the card."""
     try:
         folder.mkdir(parents=True)
-        shutil.copyfile(model, folder / WEIGHTS)
+        save_model(folder / WEIGHTS, state, card)
         (folder / CARD).write_text(card.model_dump_json(indent=1) + "\n", encoding="utf-8")
         (folder / READ_ME).write_text(read_me(card), encoding="utf-8")
     except FileExistsError:
@@ -78,10 +91,7 @@ def _training(card: ModelCard) -> Iterator[str]:
     yield "## Training"
     yield ""
     yield f"{card.round} rounds of `{card.method or 'unknown'}`, group {card.group}, seed {card.seed}."
-    yield "No sample left its site."
-    if card.trained_on:
-        counts = ", ".join(f"{name} {count}" for name, count in zip(card.classes, card.trained_on, strict=True))
-        yield f"Of this site's own samples it was trained on: {counts}."
+    yield "Sites kept their samples and sent what the method asks for."
     if card.epsilon is not None:
         yield f"The site's privacy budget had come to ε = {card.epsilon:.3g} at δ = {card.delta:g}."
 
@@ -90,7 +100,7 @@ def _results(card: ModelCard) -> Iterator[str]:
     yield "## Results"
     yield ""
     if card.test is None:
-        yield "Not tested."
+        yield "Not tested." if card.epsilon is None else "Not told: the site has a privacy budget."
         return
     yield f"On {card.test.samples} samples ({_tested_on(card)}):"
     yield ""
@@ -111,8 +121,7 @@ def _limits(card: ModelCard) -> Iterator[str]:
     yield "- Tested at the sites that trained it, and nowhere else. It is no medical device."
     if card.prior == "site":
         yield (
-            "- It expects the class shares of the place where it is used (`--shares`); those it carries are "
-            f"{'equal ones' if not card.shares else 'those of its site'}."
+            "- It expects the class shares of the place where it is used (`--shares`); those it carries are equal ones."
         )
     yield "- Weights may tell something of the samples that they were trained on. Ask the sites before publishing them."
     if card.note:

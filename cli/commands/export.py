@@ -42,11 +42,12 @@ def register(jobs: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Export and say where it is."""
     if options.hub:
-        from cli.hub import READ_ME, write_folder
+        from cli.hub import READ_ME, public, write_folder
         from common.kept_model import load_model
 
-        _, card = load_model(options.model)
-        folder = write_folder(options.model, card, options.out or options.model.with_name(f"{options.model.stem}-hub"))
+        state, card = load_model(options.model)
+        out = options.out or options.model.with_name(f"{options.model.stem}-hub")
+        folder = write_folder(state, public(card), out)
         print(f"{folder}: {READ_ME} is the model card; add a licence to it before you publish the folder")
         return 0
     from client.onnx_export import export_onnx, onnx_input

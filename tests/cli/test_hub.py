@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard as HubCard
 from cli.main import main
 from cli.simulation.engine import simulate
 from common.config import Config
-from common.kept_model import load_model
+from common.kept_model import load_model, save_model
 
 
 def test_the_hub_reads_the_card_of_each_group(
@@ -35,6 +35,20 @@ def test_the_hub_reads_the_card_of_each_group(
         beside = card.test.beside_naming
         assert beside is not None
         assert ("Do not rely on this model" in read.text) == (beside.verdict != "better")
+    state, card = load_model(models[0])
+    assert card.encoder is not None
+    encoder = card.encoder.model_copy(update={"weights": "/home/clinic/secret/weights.pth"})
+    own: dict[str, object] = {
+        "site": "clinic", "trained_on": (1234, *[0] * 9), "shares": (0.777, *[0.02477] * 9), "encoder": encoder,
+    }  # fmt: skip
+    for name, more in (("plain", {}), ("private", {"epsilon": 3.0, "delta": 1e-5})):
+        save_model(tmp_path / f"{name}.safetensors", state, card.model_copy(update=own | more))
+        assert main(["export", str(tmp_path / f"{name}.safetensors"), "--hub"]) == 0
+        told = "".join(path.read_bytes().decode("latin-1") for path in (tmp_path / f"{name}-hub").iterdir())
+        # Exact numbers of a site's samples, and its folders, are not for everybody.
+        assert not any(text in told for text in ("1234", "0.777", "/home", "secret"))
+        figure = f"{card.test.accuracy:.3f}"  # type: ignore[union-attr]
+        assert (figure in (tmp_path / f"{name}-hub" / "README.md").read_text()) == (name == "plain")
     capsys.readouterr()
     assert main(["export", str(models[0]), "--hub"]) == 2
     assert "is there already" in capsys.readouterr().err
