@@ -80,7 +80,8 @@ def measure(sites: int, rounds: int, *flags: str, settings: Sequence[str] = (), 
             started = federation.start("sites", "site", *map(str, files), *flags)
             meter = Meter(started.process.pid)
             out = root / "out"
-            run = federation.start_run(root / "run.toml", out, "--set", f"rounds={rounds}", *settings)
+            chosen = [part for one in (f"rounds={rounds}", *settings) for part in ("--set", one)]
+            run = federation.start_run(root / "run.toml", out, *chosen)
             until(lambda: events_of(out, StageStarted, stage="train") or run.process.poll(), _LONGEST, "training")
             before = cpu_seconds(server.process.pid, started.process.pid)
             until(lambda: events_of(out, RoundFinished, round_number=rounds) or run.process.poll(), _LONGEST, "the end")

@@ -76,16 +76,14 @@ def measured(model: str, rule: str, sites: int, rounds: int, side: int) -> Accou
 def federation(sites: int, rounds: int, times: int) -> None:
     """Print a table of real federations, with both rules in turn."""
     rounds_of: dict[str, list[float]] = {"mean": [], "secure": []}
-    print("| aggregate.rule | s a round | MB to a site | MB from a site |\n|---|---:|---:|---:|")
+    print("| aggregate.rule | s a round | CPU s a round | MB to a site | MB from a site |\n|---|---:|---:|---:|---:|")
     for _ in range(times):
         for rule, all_rounds in rounds_of.items():
             found = measure(sites, rounds, settings=["method=fedavg", f"aggregate.rule={rule}"])
             # Models are tested once more after the last round.
             all_rounds.extend(found.rounds[:-1])
-            print(
-                f"| {rule} | {statistics.median(found.rounds[:-1]):.1f} | {found.down:.3f} | {found.up:.3f} |",
-                flush=True,
-            )
+            each, cpu = statistics.median(found.rounds[:-1]), sum(found.cpu.values())
+            print(f"| {rule} | {each:.1f} | {cpu:.1f} | {found.down:.3f} | {found.up:.3f} |", flush=True)
     mean, secure = (statistics.median(seconds) for seconds in rounds_of.values())
     print(f"medians {mean:.1f} and {secure:.1f} s, ratio {secure / mean:.2f}")
 

@@ -5,6 +5,7 @@ Whatever is missing or damaged is left out and named in `notes`: a page about ha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,14 +253,24 @@ def read_run(directory: Path) -> RunRecord:
         )
     if not log.entries:
         record.notes.append("Nothing has happened yet in this run.")
+    _drop_odd_cards(record)
     _compare(record, directory)
     _read_counts(record, directory)
     return record
 
 
+def _drop_odd_cards(record: RunRecord) -> None:
+    """Leave out cards with counts of more or fewer classes than most: such sites are in no run."""
+    widths = Counter(len(card.class_counts) for card in record.cards.values())
+    for name, card in list(record.cards.items()):
+        if len(card.class_counts) != widths.most_common(1)[0][0]:
+            del record.cards[name]
+            record.notes.append(f"What site {name} said of itself is damaged and left out: it counts other classes.")
+
+
 def _settings_in(config: Any) -> dict[str, Any]:
     """The settings of a run as its directory has them, perhaps of another version; raises if it has none."""
-    sections = [config, *(config.get(name, {}) for name in ("data", "migration"))]
+    sections = [config, *(config.get(name, {}) for name in ("data", "migration", "aggregate"))]
     data = sections[1]
     if not all(isinstance(section, Mapping) for section in sections):
         raise TypeError("a section is no table")

@@ -30,6 +30,9 @@ from client.memory import Memory
 from client.policy.ledger import Entry, Ledger, LedgerBroken
 from client.prediction import _read_shares, open_model
 from client.pretrained import Asker
+from client.secure.credentials import SiteCredentials
+from client.secure.participant import Distrust, begin
+from client.secure.session_file import SessionFile
 from client.weights_file import read_weights
 from common import wire
 from common.bundle import InvalidBundle, read_bundle, write_bundle
@@ -39,10 +42,12 @@ from common.extras import Network
 from common.head_path import HeadPath
 from common.kept_model import describe, save_model
 from common.models import build, get_state
+from common.secure.advert import Advert, InvalidAdvert, statement_of_keys
+from common.secure.terms import Terms
 from common.signature import Signature
 from common.table import InvalidTable, read_table
 from server.history import checkpoint
-from server.report import read_run
+from server.report import main_part, read_run
 from tests.support.breaking import broken, in_archive, in_array, in_json, in_lines, in_model, in_tensors
 from tests.support.medical import write_dicom, write_nifti
 
@@ -70,7 +75,7 @@ class Reader:
 
 def readers(folder: Path) -> list[Reader]:
     """Every way in, with something valid for it; `folder` is where they write."""
-    return [*_settings(folder), *_data(folder), *_messages(folder), *_kept(folder)]
+    return [*_settings(folder), *_data(folder), *_messages(folder), *_sums(folder), *_kept(folder)]
 
 
 def _file(name: str, read: Callable[[Path], object]) -> Callable[[Path, bytes], object]:
@@ -138,7 +143,9 @@ def _data(folder: Path) -> Iterator[Reader]:
             ),
             3,
         )
-    manifest = b"path,label,split,group\na.png,0,train,p\nb.png,1,test,q\nc.png,2,,\n"
+    manifest = (
+        b"path,label,split,group,frame,x,y,width,height\na.png,0,train,p,,,,,\nb.png,1,test,q,2,0,1,5,6\nc,2,,,,,,,\n"
+    )
     yield Reader("manifest", manifest, _file("m.csv", lambda path: read_manifest(path, KNOWN)), (SettingsError,))
     table = read_table(json.dumps(TABLE))
     assert table is not None
@@ -246,6 +253,40 @@ def _messages(folder: Path) -> Iterator[Reader]:
     yield Reader("bundle", path.read_bytes(), _file("b.bundle", read), (InvalidBundle,), in_archive(manifest), 2)
 
 
+def _sums(folder: Path) -> Iterator[Reader]:
+    """What sites of a secure sum tell each other, through the coordinator."""
+    key, own, now = authority.new_key(), authority.new_key(), authority.present()
+    issuer = authority.self_signed_authority(key, now)
+    certificate = authority.site_certificate(key, issuer, own.public_key(), "a")
+    site = SiteCredentials("a", own, certificate, [issuer])
+    terms = Terms(("a", "b", "c", "d"), 10, 0, bytes(32))
+    session, advert = begin(terms, bytes(32), "a", site, bytes)
+
+    def keys(_: Path, raw: bytes) -> object:
+        # Those of a, as b sees them.
+        read = Advert.from_bytes(raw)
+        return site.check("a", read.certificate, read.signature, statement_of_keys(bytes(32), 0, read))
+
+    yield Reader("keys of a secure sum", advert, keys, (InvalidAdvert, Distrust))
+    letters = wire.pack_lettered(wire.Lettered({0: b"abc", 2: b"de"}, 0.5))
+
+    def read_letters(_: Path, raw: bytes) -> object:
+        letters["letters"] = ArrayRecord({"safetensors": Array("uint8", (len(raw),), "safetensors", raw)})
+        return wire.unpack_lettered(letters, 4)
+
+    packed = next(iter(letters["letters"].values())).data  # type: ignore[union-attr]
+    yield Reader("letters of a secure sum", packed, read_letters, (wire.WireError,), in_tensors)
+    with SessionFile(folder).held() as held:
+        held.keep(session)
+
+    def recall(path: Path) -> object:
+        with SessionFile(path.parent).held() as held:
+            return held.recall(bytes(32))
+
+    kept = (folder / "secure-sum.json").read_bytes()
+    yield Reader("session of a secure sum", kept, _file("secure-sum.json", recall), (Distrust,), in_json)
+
+
 def _kept(folder: Path) -> Iterator[Reader]:
     tensors = safetensors.numpy.save({"a": np.ones((2, 3), np.float32)}, {"run": "r", "rule": "x", "round": "1"})
 
@@ -275,7 +316,8 @@ def _kept(folder: Path) -> Iterator[Reader]:
         def at(_: Path, raw: bytes) -> object:
             (run / name).write_bytes(raw)
             try:
-                return read_run(run)
+                # What was read must also fit together: the page has it all.
+                return main_part([read_run(run)])
             finally:
                 (run / name).write_bytes(kept[name])
 

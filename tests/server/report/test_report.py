@@ -372,6 +372,16 @@ def test_settings_of_another_kind_are_damage(make_run: MakeRun, key: str, value:
     assert "run.json is missing or damaged" in page([record])
 
 
+def test_a_card_that_counts_other_classes_is_left_out(make_run: MakeRun) -> None:
+    directory = make_run()
+    lines = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    card = next(line["card"] for line in lines if line["event"] == "SiteEnrolled")
+    card["class_counts"].append(1)
+    card["train_samples"] += 1
+    (directory / "events.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert f"What site {card['name']} said of itself is damaged" in page([read_run(directory)])
+
+
 def test_a_matrix_of_another_size_is_not_used(make_run: MakeRun) -> None:
     directory = make_run()
     np.save(directory / "distances.npy", np.zeros((3, 3)))
