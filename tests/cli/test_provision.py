@@ -306,6 +306,7 @@ def test_after_a_theft_nobody_believes_the_old_keys(tmp_path: Path, capsys: pyte
     layout, loot = Layout(tmp_path), tmp_path / "loot"
     shutil.copytree(layout.server, loot / "server")
     shutil.copytree(layout.kit("a"), loot / "a")
+    stolen_key = authority.read_private_key(layout.authority_key)
     keys = {path: content for path, content in contents(tmp_path).items() if path.endswith(("site.key", ".pub"))}
     shutil.rmtree(layout.kit("b"))  # has been delivered
     assert main(["provision", str(tmp_path), "--new-authority"]) == 0
@@ -320,6 +321,17 @@ def test_after_a_theft_nobody_believes_the_old_keys(tmp_path: Path, capsys: pyte
         assert greet(address, loot / "a" / "ca.crt") == ""
         with pytest.raises(SettingsError, match="is not of the federation this server belongs to"):
             greet(address, layout.kit("a") / "ca.crt")
+    # Nor can the thief issue one in the name of the new authority.
+    own = authority.read_private_key(loot / "server" / "server.key")
+    issuer = authority.read_certificate(layout.authority)
+    forged = authority.server_certificate(stolen_key, issuer, own.public_key(), ["127.0.0.1"], NOW)
+    (loot / "forged.crt").write_bytes(authority.pem(forged))
+    with (
+        tls_server(loot / "forged.crt", loot / "server" / "server.key") as address,
+        pytest.raises(SettingsError, match=r"is not of the federation|refused"),
+    ):
+        greet(address, layout.kit("a") / "ca.crt")
+    assert authority.read_private_key(layout.server / "server.key").public_key() != own.public_key()
     with tls_server(layout.server / "server.crt", layout.server / "server.key") as address:
         assert greet(address, layout.kit("b") / "ca.crt") == ""
         # Not while a server is running, which would go on with what was stolen.
@@ -332,11 +344,11 @@ def test_after_a_theft_nobody_believes_the_old_keys(tmp_path: Path, capsys: pyte
     # In a site's place, in a secure sum: the certificate that was stolen with its key says nothing any more.
     task = Task(Config().for_site(), 1, 1)
     site = read_start_file(layout.kit("a") / "site.toml", SiteFile)
-    own = credentials_of(identify(tomllib.loads(as_node_config(layout.kit("a") / "site.toml", site)), 1), task)
-    own.check("a", own.certificate, own.sign(b"x"), b"x")
+    named = credentials_of(identify(tomllib.loads(as_node_config(layout.kit("a") / "site.toml", site)), 1), task)
+    named.check("a", named.certificate, named.sign(b"x"), b"x")
     stolen = x509.load_pem_x509_certificate((loot / "a" / "site.crt").read_bytes())
     with pytest.raises(Distrust, match="has no certificate by this federation's authority"):
-        own.check("a", stolen.public_bytes(serialization.Encoding.DER), own.sign(b"x"), b"x")
+        named.check("a", stolen.public_bytes(serialization.Encoding.DER), named.sign(b"x"), b"x")
 
 
 def test_an_authority_of_the_house_is_not_made_anew_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
