@@ -356,7 +356,7 @@ def test_an_authority_of_the_house_is_not_made_anew_here(tmp_path: Path, capsys:
     Layout(tmp_path).requests.mkdir()
     before = contents(tmp_path)
     assert main(["provision", str(tmp_path), "--new-authority"]) == 2
-    assert "is not its own" in capsys.readouterr().err
+    assert "is of an authority of yours" in capsys.readouterr().err
     assert contents(tmp_path) == before
 
 
