@@ -10,7 +10,6 @@ from cli.deployment.authority import pem, private_pem, replace_file
 from cli.deployment.layout import Layout
 from cli.deployment.outside_authority import ALWAYS
 from cli.deployment.start_file import ServerFile
-from common.config import SettingsError
 
 
 def reissue(layout: Layout, settings: ServerFile, now: datetime) -> list[str]:
@@ -18,11 +17,6 @@ def reissue(layout: Layout, settings: ServerFile, now: datetime) -> list[str]:
 
     Sites keep their keys, and get the new authority's word for them. Who calls this again makes all of it again.
     """
-    if layout.requests.is_dir():
-        raise SettingsError(
-            f"the authority of {layout.root} is not its own, so there is none to make: provision an empty folder with "
-            "--ca, under an authority that has not signed for what was stolen, and let sites bring their keys"
-        )
     key, server_key = authority.new_key(), authority.new_key()
     issuer = authority.self_signed_authority(key, now)
     hosts = (*settings.names, *ALWAYS)
