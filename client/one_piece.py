@@ -16,6 +16,8 @@ def in_one_piece(message: Message, context: Context, app: Callable[[Message, Con
     try:
         message.content = wire.unfold(message.content)
     except wire.WireError as error:
+        # The app cannot read it, either, and notes in the site's ledger that it was asked.
+        app(message, context)
         return Message(wire.fold(wire.pack_refusal(str(error))), reply_to=message)
     answer = app(message, context)
     if answer.has_content():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -522,8 +522,9 @@ def test_a_policy_that_cannot_be_read_is_not_quoted(data: Path) -> None:
     assert said == "its policy or node config cannot be read; the site's own log says more"
 
 
-def test_a_message_that_cannot_be_read_is_in_the_ledger(site: Site) -> None:
-    refusal(raw(Message(RecordDict(), 7, "query.hello"), dict(site._node_config)))
+@pytest.mark.parametrize("parts", [{}, {"folded": ConfigRecord({"arrays a": "x"})}])
+def test_a_message_that_cannot_be_read_is_in_the_ledger(site: Site, parts: dict[str, ConfigRecord]) -> None:
+    refusal(wire.unfold(raw(Message(RecordDict({**parts}), 7, "query.hello"), dict(site._node_config))))
     (entry,) = site.ledger.entries()
     assert (entry.what, entry.run, entry.kind, entry.settings) == ("declined", "", "", "")
     assert entry.text
