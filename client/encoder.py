@@ -12,16 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from client.presets import fetch, pooled
 from client.pretrained import Asker, create, first_line, from_hub, packaged, version, weights_digest
 from client.weights_file import from_file, preset_from_file
-from common.backbones import PACKAGED_SCALE
 from common.config import EncoderSettings, SettingsError
 from common.encoders import PIXEL_SIDE, PIXELS
-from common.presets import PACKAGED, PRESETS, Scale
+from common.presets import PACKAGED, PACKAGED_SCALE, PRESETS, Scale
 from common.randomness import generator
 
 # Vectorised CPU kernels round the rows of a last, incomplete block differently. In batches of a multiple of this the
@@ -189,6 +187,9 @@ def _network(name: str, weights: str, seed: int) -> tuple[nn.Module, Scale, Scal
         network = from_file(architecture, file, _ASKER)
     else:
         network = from_hub(architecture, _ASKER)
+    # Not for everybody: timm takes a second to import, and 120 MB.
+    from timm.data.config import resolve_model_data_config
+
     made_for = resolve_model_data_config(network)  # type: ignore[no-untyped-call]
     mean, std = (PACKAGED_SCALE, PACKAGED_SCALE) if name in PACKAGED else (made_for["mean"], made_for["std"])
     return network, mean, std, int(made_for["input_size"][-1])

@@ -7,19 +7,17 @@ import importlib.util
 from functools import lru_cache
 from pathlib import Path
 
-from timm.data.config import resolve_model_data_config
 from torch import nn
 
 from client.flower.bundle import bundles
 from client.identity import Identity
 from client.pretrained import Asker, create, from_hub, packaged, version, weights_digest
 from client.weights_file import from_file
-from common.backbones import PACKAGED_SCALE, assemble, set_size
 from common.config import SiteSettings, TrainSettings
 from common.encoders import NO_FILE
 from common.networks import Design, build_design, design_of
 from common.own_network import NetworkError
-from common.presets import PACKAGED
+from common.presets import PACKAGED, PACKAGED_SCALE
 
 _ASKER = Asker("train.model", "train.weights", NetworkError)
 _AT_A_SITE = Asker("train.model", "network_weights in site.toml", NetworkError)
@@ -94,6 +92,11 @@ def _built(design: Design, weights: str, _version: tuple[int, int], seed: int, a
     kind, architecture = design.kind
     if kind != "timm":
         return build_design(design, None)
+    # Not for everybody: timm takes a second to import, and 120 MB.
+    from timm.data.config import resolve_model_data_config
+
+    from common.backbones import assemble, set_size
+
     scale = None
     if weights == "packaged":
         backbone, scale = packaged(architecture, asker), (PACKAGED_SCALE, PACKAGED_SCALE)

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from timm.layers.helpers import to_2tuple
-from timm.layers.mlp import SwiGLUPacked
 from torch import Tensor, nn
 
 from client.pretrained import Asker, create, from_hub, no_hub
@@ -44,7 +42,7 @@ class ConvolutionalStem(nn.Module):
             nn.Conv2d(wide, embed_dim, 1),
         )
         self.norm = norm_layer(embed_dim)
-        self.set_input_size(img_size=to_2tuple(img_size))
+        self.set_input_size(img_size=(img_size, img_size) if isinstance(img_size, int) else img_size)
 
     def set_input_size(self, img_size: tuple[int, int], patch_size: object = None) -> None:
         """Take images of another size."""
@@ -80,9 +78,6 @@ class _ClassToken(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         token: Tensor = self.network(pixel_values=images).last_hidden_state[:, 0]
         return token
-
-
-_BY_WORD: Mapping[str, object] = {"convolutions": ConvolutionalStem, "swiglu": SwiGLUPacked}
 
 
 def build(preset: Preset, asker: Asker) -> nn.Module:
@@ -155,9 +150,12 @@ def outlines() -> Iterator[tuple[str, Counter[tuple[int, ...]]]]:
 
 
 def _arguments(preset: Preset) -> dict[str, Any]:
+    # Not for everybody: timm takes a second to import, and 120 MB.
+    from timm.layers.mlp import SwiGLUPacked
+
+    by_word: Mapping[str, object] = {"convolutions": ConvolutionalStem, "swiglu": SwiGLUPacked}
     return {
-        name: _BY_WORD.get(value, value) if isinstance(value, str) else value
-        for name, value in preset.arguments.items()
+        name: by_word.get(value, value) if isinstance(value, str) else value for name, value in preset.arguments.items()
     }
 
 

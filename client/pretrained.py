@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from torch import nn
 
@@ -54,6 +53,9 @@ def version(weights: str, asker: Asker) -> tuple[int, int]:
 
 def create(architecture: str, asker: Asker, *, seed: int = 0, **options: Any) -> nn.Module:
     """Make a network of timm's without its classifier; `seed` draws its weights."""
+    # Not for everybody: timm takes a second to import, and 120 MB.
+    import timm
+
     if ":" not in architecture and not timm.is_model(architecture):
         near = difflib.get_close_matches(architecture, timm.list_models(), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

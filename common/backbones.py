@@ -22,9 +22,6 @@ from common.models import Network, OfLength
 from common.randomness import generator
 from common.tensor_names import is_parameter
 
-# What backbones whose weights are a package were made for: values between -1 and 1.
-PACKAGED_SCALE = (0.5, 0.5, 0.5)
-
 # Features are brought to one length, at which the default learning rate suits the head, whatever the backbone.
 _LENGTH = 32.0
 _MATCHES_THE_GROUP_BEFORE = (99999,)  # timm's word for it

@@ -234,6 +234,52 @@ def parse_tensors(data: bytes, longest_header: int = LONGEST_HEADER) -> dict[str
         return arrays
 
 
+def view_tensors(data: bytes, longest_header: int = LONGEST_HEADER) -> dict[str, NDArray[Any]]:
+    """Read named arrays, which stay where they are: they cannot be written to, and keep all of `data` alive.
+
+    The library would copy them. What it looks at is looked at here: tensors lie one after the other, and are all there
+    is.
+    """
+    import numpy as np
+
+    length = int.from_bytes(data[:8], "little")
+    if length > longest_header:
+        raise Unusable("its header is too long")
+    with named_faults():
+        header = parse_json(data[8 : 8 + length])
+        if len(data) < 8 + length or not isinstance(header, dict):
+            raise Unusable("it has no header")
+        header.pop("__metadata__", None)
+        arrays: dict[str, NDArray[Any]] = {}
+        end = 0
+        for name, told in sorted(header.items(), key=lambda item: _place(item[1])):
+            dtype, shape, (start, stop) = np.dtype(_DTYPES[told["dtype"]]), told["shape"], _place(told)
+            count = math.prod(shape)
+            if any(type(side) is not int or side < 0 for side in shape) or len(shape) > _MOST_DIMENSIONS:
+                raise Unusable(f"it has an array of the shape {str(shape)[:100]}")
+            if start != end or stop - start != count * dtype.itemsize or 8 + length + stop > len(data):
+                raise Unusable(f"it declares {dtype}{shape} at {start}, which is not what is in it"[:200])
+            arrays[name] = np.frombuffer(data, dtype, count, 8 + length + start).reshape(shape)
+            end = stop
+        if 8 + length + end != len(data):
+            raise Unusable("it holds more than it declares")
+        return arrays
+
+
+def _place(told: Any) -> tuple[int, int]:
+    """Where a tensor lies, from and to."""
+    start, stop = told["data_offsets"]
+    if type(start) is not int or type(stop) is not int:
+        raise Unusable("its tensors lie nowhere")
+    return start, stop
+
+
+_DTYPES = {
+    "F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
+    "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "BOOL": "?",
+}  # fmt: skip
+
+
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, str]]:
     """Read named arrays and what is noted about them."""
     from safetensors import safe_open

@@ -12,6 +12,8 @@ from typing import Literal
 # Encoders whose weights are a Python package, and timm's name for their architecture.
 PACKAGED = {"efficientnet_lite0": "tf_efficientnet_lite0", "efficientnet_lite2": "tf_efficientnet_lite2"}
 PACKAGED_WIDTH = 1280
+# What they were made for: values between -1 and 1.
+PACKAGED_SCALE = (0.5, 0.5, 0.5)
 
 Scale = tuple[float, float, float]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

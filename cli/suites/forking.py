@@ -69,9 +69,9 @@ def _serve() -> None:
     # What a library prints while it is imported is no answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    from client.executor.preload import preload
+    from client.executor.preload import OCCASIONAL, preload
 
-    preload()
+    preload(OCCASIONAL)
     # All that a simulation imports; none of it starts a thread, which a fork would not take along.
     import cli.simulation.engine  # noqa: F401
 

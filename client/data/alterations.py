@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.ndimage import gaussian_filter, rotate
 
 from client.data.samples import ImageSamples
 
@@ -51,6 +50,9 @@ def altered(
 
 
 def _changed(pixels: NDArray[np.uint8], positions: NDArray[np.int64], alteration: Alteration) -> NDArray[np.uint8]:
+    # Only where a scenario of a simulation alters images.
+    from scipy.ndimage import gaussian_filter, rotate
+
     strength = alteration.strength
     values = pixels.astype(np.float32)
     match alteration.kind:

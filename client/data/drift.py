@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from client.data.alterations import Alteration
 from common.config import SettingsError
@@ -215,6 +214,9 @@ def _pairs(event: DriftEvent, drawn: Index, shares: NDArray[np.float64], where: 
     if isinstance(event.sites, tuple):
         named = _numbers(event.sites, len(shares), where)
         return named[::2], named[1::2]
+    # Only where a scenario of a simulation swaps sites.
+    from scipy.optimize import linear_sum_assignment
+
     count = min(max(1, _rounded(event.sites * len(shares) / 2)), len(shares) // 2)
     one, others = drawn[:count], drawn[count:]
     variation = np.abs(shares[one][:, np.newaxis] - shares[others]).sum(axis=2) / 2

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
+from client.executor.preload import missing
 from client.flower.runtime import Task
 
 READY = signal.SIGUSR1  # to the executor, from a child that has its message
@@ -53,6 +54,7 @@ class Child:
     task: Task
     header: int
     go: int
+    ending: int
     has_slot: bool = False
     killed_because: str = ""
     started: float = field(default_factory=time.monotonic)
@@ -84,26 +86,37 @@ class Child:
         finally:
             self.close()
 
+    def missed(self) -> list[str]:
+        """What it had to import by itself, once it has ended in good order."""
+        try:
+            return os.read(self.ending, 65536).decode(errors="replace").split()
+        except BlockingIOError:  # as with last words
+            return []
+
     def close(self) -> None:
         """Close its pipes."""
         os.close(self.header)
         os.close(self.go)
+        os.close(self.ending)
 
 
 def start(task: Task, work: Callable[[Turn], None]) -> tuple[int, Child]:
     """Fork a child that does `work`; return its process id too."""
     header, header_writing = os.pipe()
     go_reading, go = os.pipe()
+    ending, ending_writing = os.pipe()
     os.set_blocking(header, False)
+    os.set_blocking(ending, False)
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        _become_task(parent, partial(work, Turn(header_writing, go_reading)))
+        _become_task(parent, partial(work, Turn(header_writing, go_reading)), ending_writing)
     os.close(header_writing)
     os.close(go_reading)
-    return pid, Child(task, header, go)
+    os.close(ending_writing)
+    return pid, Child(task, header, go, ending)
 
 
 def cause_of(code: int) -> str:
@@ -113,9 +126,9 @@ def cause_of(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _become_task(parent: int, work: Callable[[], None]) -> NoReturn:
-    """Do the work and end without the parent's clean-up."""
-    code = _CRASHED
+def _become_task(parent: int, work: Callable[[], None], ending: int) -> NoReturn:
+    """Do the work, say what had to be imported for it, and end without the parent's clean-up."""
+    code, before = _CRASHED, missing()
     try:
         _die_with(parent)
         # Out of reach of Ctrl-C in a terminal, and SIGTERM stays blocked: see the package's own words.
@@ -129,6 +142,7 @@ def _become_task(parent: int, work: Callable[[], None]) -> NoReturn:
         _log.exception("a task ended in a way that Flower does not know")
     finally:
         with contextlib.suppress(Exception):
+            os.write(ending, " ".join(before - missing()).encode())
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)

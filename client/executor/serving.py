@@ -14,6 +14,7 @@ from pathlib import Path
 
 from client.bell import RUNG, Bell
 from client.executor.child import READY, Child, Turn, cause_of, start
+from client.executor.preload import Learning
 from client.executor.supernode import SuperNode
 from client.flower.runtime import Link, Task, report_crash, report_end
 
@@ -43,13 +44,14 @@ def serve(nodes: Sequence[SuperNode], slots: int, run_task: RunTask, bell_at: Pa
     bell = Bell(bell_at) if bell_at is not None else None
     turns = deque(nodes)
     children: dict[int, Child] = {}
+    learning = Learning()
 
     def is_full() -> bool:
         return sum(not child.lacks_message() for child in children.values()) >= slots + _AHEAD
 
     try:
         while True:
-            _reap(children, nodes)
+            learning.learn(_reap(children, nodes))
             rung = bell.rung() if bell is not None else ()
             for node in nodes:
                 if node.address in rung:
@@ -96,24 +98,28 @@ def _of(node: SuperNode, children: Mapping[int, Child]) -> dict[int, Child]:
     return {pid: child for pid, child in children.items() if child.task.address == node.address}
 
 
-def _reap(children: dict[int, Child], nodes: Iterable[SuperNode]) -> None:
-    """Collect the children that ended; for one that crashed, start another that says so."""
+def _reap(children: dict[int, Child], nodes: Iterable[SuperNode]) -> list[list[str]]:
+    """Collect the children that ended, and return what they had to import; for one that crashed, start another that
+    says so."""
+    found = []
     for pid in list(children):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended == 0:
             continue
         child = children.pop(pid)
-        header = child.last_words()
+        missed, header = child.missed(), child.last_words()
         node = next(node for node in nodes if node.address == child.task.address)
         node.expect_soon()
         cause = child.killed_because or cause_of(os.waitstatus_to_exitcode(status))
         if not cause:
+            found.append(missed)
             continue
         _log.error("task %d of SuperNode %s did not finish: %s", child.task.number, child.task.address, cause)
         if not node.is_lost() and (tell := _report(child.task, node.link, header, cause)) is not None:
             number, report = start(child.task, tell)
             report.has_slot = True
             children[number] = report
+    return found
 
 
 def _report(task: Task, link: Link, header: bytes, cause: str) -> Callable[[Turn], None] | None:

