@@ -23,7 +23,7 @@ from server.history.events import GroupsFormed, ReplyAccepted, RoundFinished, St
 from tests.support.federation import Federation, ended, events_of, free_ports, until
 
 _LONGEST = 3600.0  # seconds that a run may take
-_CONFIG = """
+CONFIG = """
 [data]
 image_size = 16
 channels = 1
@@ -72,7 +72,7 @@ def measure(sites: int, rounds: int, *flags: str, settings: Sequence[str] = (), 
     names = [f"site-{number:02d}" for number in range(sites)]
     with tempfile.TemporaryDirectory(prefix="coterie-deployment-") as folder:
         root = Path(folder)
-        (root / "run.toml").write_text(_CONFIG.format(model=model))
+        (root / "run.toml").write_text(CONFIG.format(model=model))
         with ended(Federation(root)) as federation:
             federation.provision(names)
             server = federation.start_server()

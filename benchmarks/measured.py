@@ -17,6 +17,7 @@ _ROLES = {
     "flwr-serverapp": "ServerApp",
     "deployment.supernode": "SuperNodes",
     "flower-supernode": "SuperNodes",
+    "benchmarks.many_sites": "SuperNodes",
     "client.executor": "executor and tasks",
     "flower-superexec": "SuperExec and tasks",
 }

@@ -25,8 +25,9 @@ import os, time
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from benchmarks.stock_fedavg import network, stock_client as client
+from benchmarks.stock_fedavg import network, stock_client
 
+client = stock_client
 server = ServerApp()
 
 def tick(round_number, arrays):

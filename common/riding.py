@@ -18,6 +18,18 @@ MOST = 3_000_000  # bytes of all parts that ride with one letter
 _RIDERS = "riders"
 
 
+def gather(parts: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return parts as they are written, none if they are too many: a large message is not written twice."""
+    written: dict[str, bytes] = {}
+    room = MOST
+    for name, part in parts.items():
+        written[name] = part.deflate()
+        room -= len(written[name])
+        if room < 0:
+            return {}
+    return written
+
+
 def fits(parts: Mapping[str, bytes]) -> bool:
     """Whether parts are there, all of them, and few enough to ride."""
     return bool(parts) and all(parts.values()) and sum(map(len, parts.values())) <= MOST

@@ -178,7 +178,7 @@ def services(
     for number, (path, settings) in enumerate(sites.items()):
         node_config = scratch / f"node-{number}.toml"
         node_config.write_text(as_node_config(path, settings), encoding="utf-8")
-        node = _supernode(path, settings, node_config, None if cold else bell, insecure=insecure)
+        node = supernode_command(path, settings, node_config, None if cold else bell, insecure=insecure)
         node += ["--isolation", "subprocess"] if cold else ["--isolation", "process", *secret]
         refusal = _Refusal(_signed_name(path, settings, insecure=insecure), settings.server, verbose)
         name = f"the SuperNode of site {settings.site}"
@@ -201,7 +201,10 @@ def _require_foreign_code(sites: Mapping[Path, SiteFile]) -> None:
             )
 
 
-def _supernode(path: Path, settings: SiteFile, node_config: Path, bell: Path | None, *, insecure: bool) -> list[str]:
+def supernode_command(
+    path: Path, settings: SiteFile, node_config: Path, bell: Path | None, *, insecure: bool
+) -> list[str]:
+    """Return the command of a site's SuperNode; `bell` is where the executor hears of its questions."""
     # -P: modules that lie in the folder of the start file are not for it.
     node = [sys.executable, "-P", "-m", "cli.deployment.supernode"]
     node += [OPEN_BUNDLES] if settings.foreign_code else []

@@ -22,7 +22,7 @@ from flwr.supercore.utils import get_flwr_home
 from flwr.supernode.runtime import run_clientapp as flower
 
 from client.flower.runtime import Link, Task, header_of
-from common.riding import Carriage
+from common.riding import Carriage, gather
 
 _FIRST_RETRY, _LONGEST_RETRY = 0.1, 1.0  # seconds until a part of a message is asked for again; Flower waits up to 10
 
@@ -51,7 +51,7 @@ def run_task(task: Task, link: Link, wait: Callable[[bytes], None], choose: Choo
     pull, push = flower.pull_task_input, flower.push_message
 
     def push_with_parts(client: RuntimeHttpClient, message: Message, context: Context) -> None:
-        parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        parts = gather(get_all_nested_objects(message))
         push(cast(RuntimeHttpClient, Carriage(client, parts)), message, context)
 
     def pull_and_wait(client: RuntimeHttpClient) -> Any:

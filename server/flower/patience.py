@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from common.riding import Carriage, fits
+from common.riding import Carriage, gather
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -67,8 +67,7 @@ def carry(grid: Grid) -> Callable[[Message], Message]:
         from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 
         with no_object_id_recompute():
-            parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
-        carriage.parts = parts if fits(parts) else {}
+            carriage.parts = gather(get_all_nested_objects(message))
         return message
 
     return see
