@@ -42,6 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     names = [f"site-{number:03d}" for number in range(options.sites)]
     nodes: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="coterie-deployment-") as folder, ended(Federation(Path(folder))) as fed:
         try:
             _measure(fed, names, options.rounds, options.model, nodes)
@@ -115,6 +116,7 @@ def _nursery(environment: dict[str, str]) -> Callable[[list[str], Path], int]:
         if pid := os.fork():
             return pid
         try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
             output = os.open(log, os.O_WRONLY | os.O_CREAT)
             os.dup2(output, 1)
