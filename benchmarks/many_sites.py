@@ -23,8 +23,7 @@ from pathlib import Path
 
 from benchmarks.deployment import CONFIG, share_of_digits
 from benchmarks.measured import Meter, cpu_seconds
-from cli.commands.site import supernode_command
-from cli.deployment.site_start import as_node_config
+from cli.deployment.site_start import as_node_config, supernode_command
 from cli.deployment.start_file import SiteFile, read_start_file
 from cli.deployment.supervisor import flower_environment, new_secret
 from server.history.events import GroupsFormed, ReplyAccepted, RoundFinished, StageStarted

@@ -14,9 +14,15 @@ from pathlib import Path
 from cli.arguments import Subparsers
 from cli.deployment import authority
 from cli.deployment.address import FLEET_PORT, HEALTH_PORT, Address, greet, parse_address, require_free
-from cli.deployment.site_start import as_node_config, check_credentials, require_data, require_ledger
+from cli.deployment.site_start import (
+    as_node_config,
+    check_credentials,
+    require_data,
+    require_ledger,
+    runtime_api,
+    supernode_command,
+)
 from cli.deployment.start_file import SiteFile, located, read_start_file
-from cli.deployment.supernode import BELL, OPEN_BUNDLES
 from cli.deployment.supervisor import Service, flower_environment, is_information, new_secret, plain, say, supervise
 from client.flower.log_lines import is_admission, is_known_to_us, is_last_word, is_refusal
 from client.foreign_code import ANY
@@ -183,7 +189,7 @@ def services(
         refusal = _Refusal(_signed_name(path, settings, insecure=insecure), settings.server, verbose)
         name = f"the SuperNode of site {settings.site}"
         chosen.append(Service(name, node, hear=refusal.hear, verdict=refusal.verdict, explained=refusal.explained))
-        executor += ["--supernode", _runtime_api(settings)]
+        executor += ["--supernode", runtime_api(settings)]
     if not cold:
         tasks = max(settings.tasks for settings in sites.values())
         executor += ["--tasks", str(tasks)] if tasks else []
@@ -199,28 +205,6 @@ def _require_foreign_code(sites: Mapping[Path, SiteFile]) -> None:
                 f"--cold runs whatever code the coordinator ships, and {path} does not allow that: leave --cold out, "
                 f'or set foreign_code = ["{ANY}"] there'
             )
-
-
-def supernode_command(
-    path: Path, settings: SiteFile, node_config: Path, bell: Path | None, *, insecure: bool
-) -> list[str]:
-    """Return the command of a site's SuperNode; `bell` is where the executor hears of its questions."""
-    # -P: modules that lie in the folder of the start file are not for it.
-    node = [sys.executable, "-P", "-m", "cli.deployment.supernode"]
-    node += [OPEN_BUNDLES] if settings.foreign_code else []
-    node += [BELL, str(bell), _runtime_api(settings)] if bell is not None else []
-    node += ["--superlink", str(parse_address(settings.server, FLEET_PORT))]
-    node += ["--host", "127.0.0.1", "--port", str(settings.port), "--node-config", str(node_config)]
-    node += ["--health-server-address", settings.health] if settings.health else []
-    if insecure:
-        return [*node, "--insecure"]
-    node += ["--root-certificates", str(located(path, settings.ca))]
-    return [*node, "--auth-supernode-private-key", str(located(path, settings.key))]
-
-
-def _runtime_api(settings: SiteFile) -> str:
-    """Where a SuperNode speaks to the executor."""
-    return f"127.0.0.1:{settings.port}"
 
 
 def _signed_name(path: Path, settings: SiteFile, *, insecure: bool) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from cli.deployment import authority
+from cli.deployment.address import FLEET_PORT, parse_address
 from cli.deployment.start_file import SiteFile, located
+from cli.deployment.supernode import BELL, OPEN_BUNDLES
 from cli.toml_text import toml_value
 from client.policy.ledger import Ledger, LedgerBroken
 from client.policy.policy import Policy
@@ -74,3 +77,25 @@ def as_node_config(path: Path, settings: SiteFile) -> str:
     if settings.partitions:
         entries |= {"partition-id": settings.partition, "num-partitions": settings.partitions}
     return "".join(f"{key} = {toml_value(value)}\n" for key, value in entries.items())
+
+
+def supernode_command(
+    path: Path, settings: SiteFile, node_config: Path, bell: Path | None, *, insecure: bool
+) -> list[str]:
+    """Return the command of a site's SuperNode; `bell` is where the executor hears of its questions."""
+    # -P: modules that lie in the folder of the start file are not for it.
+    node = [sys.executable, "-P", "-m", "cli.deployment.supernode"]
+    node += [OPEN_BUNDLES] if settings.foreign_code else []
+    node += [BELL, str(bell), runtime_api(settings)] if bell is not None else []
+    node += ["--superlink", str(parse_address(settings.server, FLEET_PORT))]
+    node += ["--host", "127.0.0.1", "--port", str(settings.port), "--node-config", str(node_config)]
+    node += ["--health-server-address", settings.health] if settings.health else []
+    if insecure:
+        return [*node, "--insecure"]
+    node += ["--root-certificates", str(located(path, settings.ca))]
+    return [*node, "--auth-supernode-private-key", str(located(path, settings.key))]
+
+
+def runtime_api(settings: SiteFile) -> str:
+    """Where a SuperNode speaks to the executor."""
+    return f"127.0.0.1:{settings.port}"
