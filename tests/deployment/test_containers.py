@@ -6,9 +6,11 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -162,6 +164,26 @@ def test_all_that_is_copied_is_there_and_let_through() -> None:
     assert all((ROOT / path).exists() for path in copied)
     # The whole project that runs in a container, and no more than the bundle and the commands need.
     assert {"common", "client", "server", "cli", "pyproject.toml"} <= copied
+
+
+def test_a_library_of_the_gpus_fills_no_memory_where_there_is_none(tmp_path: Path) -> None:
+    found = next(iter(Path(sysconfig.get_path("purelib")).glob("nvidia/*/lib/libcublasLt.so.*")), None)
+    if found is None:
+        pytest.skip("this torch has no library of NVIDIA's")
+    shutil.copy(found, tmp_path)
+    before = anonymous(tmp_path / found.name)
+    line = [sys.executable, str(ROOT / "docker" / "without_gpu.py"), str(tmp_path)]
+    said = subprocess.run(line, check=True, capture_output=True, text=True).stdout
+    assert said.startswith("libraries silenced: 1;")
+    assert anonymous(tmp_path / found.name) < before / 4
+
+
+def anonymous(library: Path) -> int:
+    """Kilobytes of its own that a process has which loads a library."""
+    script = f"import ctypes; ctypes.CDLL({str(library)!r}); print(open('/proc/self/status').read())"
+    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    (kilobytes,) = re.findall(r"^RssAnon:\s+(\d+) kB", said, re.MULTILINE)
+    return int(kilobytes)
 
 
 # --- the real thing --------------------------------------------------------------------------------------------
