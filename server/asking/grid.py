@@ -231,7 +231,9 @@ class StreamingGrid(Grid):
                 return
             waited = time.monotonic() - last_reply
             pause = min(pause * 1.5, max(_PAUSE, _PART_OF_WAIT * waited), _LONGEST_PAUSE)
-            waiting = sorted(outstanding)
+            # In the order of asking, which is group by group: of replies that come together those of one group come
+            # before those of the next, whose average is not opened meanwhile.
+            waiting = [one for one in self._asked if one in outstanding]
             # Before the replies are fetched: one that was sent before its node went away still counts.
             away = attendance.away()
             while waiting:

@@ -110,7 +110,8 @@ class Exchange(Generic[M, A]):
         self._audience = audience
         self._stage, self._round_number = stage, round_number
         self._waiting = {member.node_id: member for member in members}
-        self._question, self._read, self._name = question, read, name
+        self._question: Callable[[M], Question] | None = question
+        self._read, self._name = read, name
         self._timeout, self._limits = timeout, limits
         # Not a method of its own in the place of None: an exchange that refers to itself, and with it all the models of
         # its round, would wait for a full collection, which is rare where there are many objects.
@@ -122,11 +123,14 @@ class Exchange(Generic[M, A]):
     def messages(self) -> Iterator[Message]:
         """Make one message after the other, as the Grid has room for them."""
         for node, member in list(self._waiting.items()):
+            assert self._question is not None
             question = self._question(member)
             number = self._round_number if question.round_number is None else question.round_number
             self._sent[node] = (question.stage or self._stage, number, wire.size(question.content))
             # Longer than it is waited for: where the site's clock is ahead it ends sooner.
             yield Message(question.content, node, question.kind, ttl=self._timeout + TOLERANCE)
+        # What it makes messages from, such as a model as bytes, is as large as a model.
+        self._question = None
 
     def answers(self, replies: Iterable[Message], grid: Grid) -> Iterator[tuple[M, A | None]]:
         """Yield each member that replied with its answer, None if that cannot be used; then name the silent."""

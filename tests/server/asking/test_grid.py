@@ -66,6 +66,13 @@ def test_every_reply_arrives_and_errors_are_traced_to_the_node_that_was_asked() 
     assert sorted(nodes) == [100, 101, 102, 103, 104]
 
 
+def test_replies_that_come_together_come_in_the_order_of_asking() -> None:
+    """Groups are asked one after the other: so many replies, and one group's average is open at a time."""
+    grid = StreamingGrid(ScriptedGrid(30), deadline=5)
+    nodes = [grid.node_of(reply) for reply in grid.send_and_receive(messages(range(100, 130)))]
+    assert nodes == list(range(100, 130))
+
+
 @pytest.mark.parametrize("cap", [1, 2, 3])
 def test_no_more_messages_are_under_way_than_allowed(cap: int) -> None:
     inner = ScriptedGrid(7)

@@ -252,3 +252,22 @@ def test_a_reply_is_let_go_before_the_next_one_is_fetched() -> None:
 
     assert len(list(exchange.answers(replies(), grid))) == 3
     assert kept == [False] * 3
+
+
+def test_what_messages_are_made_from_is_let_go_when_all_are_made() -> None:
+    """A model as bytes, which would lie beside the replies as long as they come."""
+
+    class Model:
+        pass
+
+    model = Model()
+    alive = weakref.ref(model)
+
+    def question(site: Site, model: Model = model) -> Question:
+        return Question(content_of(1), "train")
+
+    exchange = exchange_of(Record(), 2, question=question)
+    del model, question
+    assert alive() is not None
+    assert len(list(exchange.messages())) == 2
+    assert alive() is None
