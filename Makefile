@@ -30,7 +30,7 @@ test: setup  ## all tests
 generated: setup  ## write the tables of methods and settings, and what Flower's run config declares
 	$(BIN)/python -m docs.generate
 
-lint: setup  ## ruff and mypy --strict
+lint: setup  ## ruff and mypy --strict, on the tests and benchmarks too
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -112,7 +112,7 @@ def honest_accuracy(attack: str, attackers: int, rule: Mapping[str, str | float]
     """Share of the honest sites' test samples that the model of the last round gets right."""
     config: Config = parse({**BASE, **rule, "seed": seed, "data.classes": ",".join(str(c) for c in range(CLASSES))})
     poisoned = {f"{site:03d}" for site in range(attackers)} if attack == FLIPPED_LABELS else set()
-    labels = SiteData.train_labels.func
+    labels = SiteData.train_labels.func  # type: ignore[attr-defined]
 
     def flipped(site: SiteData) -> NDArray[np.int64]:
         return CLASSES - 1 - labels(site) if site.name in poisoned else labels(site)

@@ -11,11 +11,12 @@ import argparse
 import logging
 import statistics
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -95,7 +96,7 @@ def as_it_is() -> Iterator[None]:
     yield
 
 
-ROWS = {
+ROWS: Mapping[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
     "float32": ("float32", as_it_is),
     "float16": ("float16", as_it_is),
     "int8": ("int8", as_it_is),

@@ -66,7 +66,7 @@ def main() -> None:
     for name, pattern, make in PARTS:
         path = ROOT / name
         text = path.read_text(encoding="utf-8")
-        new, count = re.subn(pattern, lambda _, make=make: make() + "\n", text, flags=re.M | re.S)
+        new, count = re.subn(pattern, lambda _, make=make: make() + "\n", text, flags=re.M | re.S)  # type: ignore[misc]
         if count != 1:
             raise SystemExit(f"{name} has {count} places for its generated part")
         if new != text:

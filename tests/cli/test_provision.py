@@ -12,7 +12,7 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -39,8 +39,8 @@ NOW = authority.present()
 
 
 def make(
-    root: Path, *sites: str, server: str | None = "fl.example.org:9443", also: tuple[str, ...] = (), now=NOW
-) -> list[str]:  # type: ignore[no-untyped-def]
+    root: Path, *sites: str, server: str | None = "fl.example.org:9443", also: tuple[str, ...] = (), now: datetime = NOW
+) -> list[str]:
     # Port 9 is where nobody listens: nothing is ever registered.
     return provision(Layout(root), server=server, also=also, control="127.0.0.1:9", sites=list(sites), now=now)
 
@@ -50,7 +50,7 @@ def contents(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def verify(layout: Layout, host: str, *, ca: Path | None = None, now=NOW) -> None:  # type: ignore[no-untyped-def]
+def verify(layout: Layout, host: str, *, ca: Path | None = None, now: datetime = NOW) -> None:
     """As a TLS client does it: chain, time, purpose and name."""
     store = Store([x509.load_pem_x509_certificate((ca or layout.authority).read_bytes())])
     subject = x509.IPAddress(ipaddress.ip_address(host)) if host[0].isdigit() else x509.DNSName(host)

@@ -284,7 +284,8 @@ class TestChange:
         assert self.kept(tmp_path) == [".lock", ".mask", ".npy", ".stamps"]
 
     def test_whoever_has_the_last_state_open_goes_on(self, tmp_path: Path) -> None:
-        encoder, seen = colour_encoder(), []
+        encoder = colour_encoder()
+        seen: list[Any] = []
 
         def overtaken(images: NDArray[np.uint8]) -> NDArray[np.float32]:
             if not seen:

@@ -510,7 +510,7 @@ def test_the_bell_is_answered_at_once(api: RuntimeApi, start: Callable[..., Exec
     api.add_task()
     wait_until((executor.folder / "bell").exists)
     assert not executor.tasks
-    wait_until(lambda: ring(executor.folder / "bell", api.address) or executor.tasks, 30)
+    wait_until(lambda: ring(executor.folder / "bell", api.address) or executor.tasks, 30)  # type: ignore[func-returns-value]
 
 
 def test_messages_are_fetched_ahead_but_no_more_tasks_compute_than_there_are_slots(
@@ -605,8 +605,8 @@ def test_a_crash_of_a_child_is_survived_and_named(api: RuntimeApi, start: Callab
     for how, cause in [("die", "killed by SIGKILL"), ("leave", "exit code 3"), ("raise", "not caught by Flower")]:
         warm.behave(how)
         task = api.add_task()
-        wait_until(lambda task=task: task in warm.tasks.values())
-        wait_until(lambda cause=cause: cause in warm.log)
+        wait_until(lambda task=task: task in warm.tasks.values())  # type: ignore[misc]
+        wait_until(lambda cause=cause: cause in warm.log)  # type: ignore[misc]
         wait_until(lambda: not children(warm.process.pid))
         assert f"task {task} of SuperNode {api.address} did not finish" in warm.log
     warm.behave("finish")

@@ -277,7 +277,7 @@ def test_a_supernode_fetches_no_part_that_came_with_a_letter_and_sends_none_by_i
     one, *others = sorted(parts)
     riding.seat(letter, {name: parts[name] for name in others})
     fetched: list[str] = []
-    receive, pull = with_riders(lambda: (letter, tree), lambda run, name: fetched.append(name) or parts[name])
+    receive, pull = with_riders(lambda: (letter, tree), lambda run, name: fetched.append(name) or parts[name])  # type: ignore[func-returns-value]
     assert receive() == (letter, tree)
     assert not letter.content
     assert {name: pull(1, name) for name in parts} == parts
@@ -368,7 +368,7 @@ def test_a_supernode_that_got_in_says_so() -> None:
 
 
 def test_a_supernode_that_is_turned_away_says_so() -> None:
-    class Refused(grpc.RpcError):
+    class Refused(grpc.RpcError):  # type: ignore[misc]
         def details(self) -> str:
             error = FlowerError(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED, "to the server alone")
             return grpc_errors._flower_error_to_grpc_json(error, "no")

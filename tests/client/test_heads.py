@@ -165,9 +165,9 @@ def test_what_a_site_holds_is_tested_with_the_centre_it_was_trained_under(
     request, received = sent_to(with_head(train__model="head-mlp", cache=str(tmp_path)), rule, held=True)
     seen: list[State] = []
 
-    def spy(model: torch.nn.Module, site: SiteData) -> EvaluationStatistics:
+    def spy(model: torch.nn.Module, site: SiteData, *, forgiving: bool) -> EvaluationStatistics:
         seen.append({name: array.copy() for name, array in get_state(model).items()})
-        return on_test_split(model, site)
+        return on_test_split(model, site, forgiving=forgiving)
 
     monkeypatch.setattr("client.answers.round.tested", spy)
     content = train_round(request)

@@ -19,7 +19,7 @@ def rows(key: int, count: int = 10) -> np.ndarray:
 def test_whatever_is_asked_for_is_there_and_memory_is_kept(asked: list[int], fit: int) -> None:
     held = Held(fit * rows(0).nbytes)
     for key in asked:
-        found = held.get(key, lambda key=key: rows(key))
+        found = held.get(key, lambda key=key: rows(key))  # type: ignore[misc]
         np.testing.assert_array_equal(found, rows(key))
         assert not found.flags.writeable
         # One that is larger than all of the memory is held alone.

@@ -61,7 +61,7 @@ def own(name: str, cache: Path) -> Identity:
 
 class TestVersions:
     def test_what_is_remembered_is_recalled_bit_for_bit(self, tmp_path: Path) -> None:
-        state = {
+        state: dict[str, np.ndarray] = {
             "a": np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32).T,
             "counts": np.arange(5),
             "one": np.array(2.5),

@@ -31,8 +31,8 @@ def settings(**changes: object) -> TrainSettings:
 
 def walk(site: str = "a", seed: int = 0, warm_up: int = 4, **changes: object) -> np.ndarray:
     model, chosen = network(), settings(**changes)
-    (changes,) = gradient_path(model, *samples(), chosen, epochs=warm_up, seed=seed, site=site, device=CPU)
-    return changes
+    (moved,) = gradient_path(model, *samples(), chosen, epochs=warm_up, seed=seed, site=site, device=CPU)
+    return moved
 
 
 def flat_head(model: torch.nn.Module) -> np.ndarray:

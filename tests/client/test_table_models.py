@@ -285,8 +285,8 @@ def test_on_embeddings_predict_goes_through_the_encoder(tmp_path: Path, capsys: 
     network, card = open_model(model)
     assert (card.input, card.projection, card.table) == ("embedding", 16, None)
     folder = tmp_path / "data-0"
-    site = load_site(Identity("clinic-0", folder, None, tmp_path), config.for_site())
-    truth = {folder / site.samples.name(row): int(site.samples.labels[row]) for row in site.test.tolist()}
+    held = load_site(Identity("clinic-0", folder, None, tmp_path), config.for_site())
+    truth = {folder / held.samples.name(row): int(held.samples.labels[row]) for row in held.test.tolist()}
     found = [one for one in predict(network, card, read_images(list(truth))) if isinstance(one, Prediction)]
     assert card.test is not None
     assert len(found) == card.test.samples

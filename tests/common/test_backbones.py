@@ -173,7 +173,7 @@ def test_an_adapted_layer_is_w_plus_b_a_and_at_b_0_it_is_w(
     nn.init.normal_(up)
     found = network(given)
     # By the definition, one output channel after the other.
-    whole = weight.reshape(outputs, inputs) + sum(torch.outer(up[:, k], down[k]) for k in range(down.shape[0]))
+    whole = weight.reshape(outputs, inputs) + sum(torch.outer(up[:, k], down[k]) for k in range(down.shape[0]))  # type: ignore[misc]
     pixels = given[:, :, ::stride, ::stride].permute(0, 2, 3, 1) if conv else given
     slow = pixels @ whole.T + (layer.bias if bias else 0)
     torch.testing.assert_close(found, slow.permute(0, 3, 1, 2) if conv else slow, atol=1e-4, rtol=1e-4)

@@ -273,7 +273,7 @@ def test_a_blend_predicts_and_exports_as_the_two_together(tmp_path: Path, shares
         network="lenet5", classes=CLASSES, image_size=16, channels=1, group=1, round=2, kept="blend", blend=0.3,
         prior="site" if shares else "off", shares=shares,
     )  # fmt: skip
-    save_model(tmp_path / "model.safetensors", get_state(Blend(*parts, 0.3)), card)
+    save_model(tmp_path / "model.safetensors", get_state(Blend(*parts, 0.3)), card)  # type: ignore[call-arg]
     pixels = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 1), dtype=np.uint8)
     for index, picture in enumerate(pixels):
         Image.fromarray(picture[..., 0]).save(tmp_path / f"{index}.png")

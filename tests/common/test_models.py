@@ -31,7 +31,7 @@ def test_every_model_takes_every_image_size(name: str, image_size: int, channels
 
 def test_parameter_counts_are_those_of_the_literature() -> None:
     def count(name: str, **shape: int) -> int:
-        return sum(parameter.numel() for parameter in build(name, seed=None, **shape).parameters())
+        return sum(parameter.numel() for parameter in build(name, seed=None, **shape).parameters())  # type: ignore[misc]
 
     assert count("lenet5", classes=10, channels=1, image_size=28) == 61_706
     assert count("resnet18", classes=1000, channels=3, image_size=224) == 11_689_512

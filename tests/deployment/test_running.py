@@ -51,7 +51,7 @@ def test_a_run_over_ip6_while_the_certificate_is_renewed_and_the_server_is_stopp
         assert f'listen = "[::1]:{fleet}"' in text
         layout.server_file.write_text(text.replace("127.0.0.1:9095", f"[::1]:{health}"))
         server = federation.start_server()
-        site = federation.start("sites", "site", *(str(federation.prepare_site(layout.kit(name))) for name in "ab"))
+        sites = federation.start("sites", "site", *(str(federation.prepare_site(layout.kit(name))) for name in "ab"))
         run = federation.start_run(tmp_path / "run.toml", layout.root / "runs" / "one", "--set", "rounds=200")
         out = layout.root / "runs" / "one"
         until(lambda: events_of(out, RoundTrained), PATIENCE, "a round")
@@ -74,10 +74,10 @@ def test_a_run_over_ip6_while_the_certificate_is_renewed_and_the_server_is_stopp
         assert events_of(out, RunEnded, outcome="interrupted")
         os.kill(run.process.pid, signal.SIGTERM)
         # A site that is killed takes its programs along, and is back without a word of ports.
-        programs = [*site.below("cli.deployment.supernode"), *site.below("client.executor")]
+        programs = [*sites.below("cli.deployment.supernode"), *sites.below("client.executor")]
         assert len(programs) >= 3
-        site.process.kill()
-        site.process.wait()
+        sites.process.kill()
+        sites.process.wait()
         until(lambda: not any(map(alive, programs)), 60, "its programs end")
         # The server finds the run that a power cut left behind.
         (out / "run.json").write_text(json.dumps(json.loads((out / "run.json").read_text()) | {"outcome": "running"}))

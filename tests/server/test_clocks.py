@@ -240,6 +240,6 @@ def test_flower_signs_and_looks_where_it_is_changed() -> None:
     assert "NodeAuthServerInterceptor" in names_used(lifespan._start_legacy_fleet_grpc_rere), changed(
         "the Fleet API made its interceptor by this name", "server/flower/clocks.py"
     )
-    assert "NodeAuthClientInterceptor" in names_used(connection.grpc_request_response.__wrapped__), changed(
+    assert "NodeAuthClientInterceptor" in names_used(connection.grpc_request_response.__wrapped__), changed(  # type: ignore[attr-defined]
         "a SuperNode made its interceptor by this name", "client/flower/clock.py"
     )

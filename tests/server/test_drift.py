@@ -523,8 +523,8 @@ class TestSites:
                 continue
             assert np.array_equal(new.train_images(), 255 - old.train_images())
             assert np.array_equal(new.test_images(), 255 - old.test_images())
-            assert np.array_equal(new.samples.images(new.train, 8, 1), new.train_images())
-            encoder_view = [site.samples.images(site.train, 24, 3) for site in (old, new)]
+            assert np.array_equal(new.images.images(new.train, 8, 1), new.train_images())
+            encoder_view = [site.images.images(site.train, 24, 3) for site in (old, new)]
             assert np.array_equal(encoder_view[1], 255 - encoder_view[0])
             assert new.samples.digest != old.samples.digest
         assert after[1].samples.digest != after[4].samples.digest
@@ -711,7 +711,7 @@ class TestWatch:
         assert [fault.name for fault in changed.faults] == ["a/broken.png"]
         names = {changed.samples.name(int(row)): row for row in changed.train}
         for name, row in names.items():
-            assert changed.samples.image(int(row), 8, 1).max() == changed._pixels[row].max(), name
+            assert changed.images.image(int(row), 8, 1).max() == changed._pixels[row].max(), name
 
     def test_an_unwatched_folder_is_read_once(self, folder: Path, decodings: list[str]) -> None:
         first = own(folder)

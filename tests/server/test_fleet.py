@@ -74,7 +74,7 @@ class SuperLink:
         task = self.state.get_run_info(run_ids=[run])[0].primary_task_id
         assert self.state.claim_task(task)
         assert self.state.activate_task(task)
-        return run, task
+        return run, task  # type: ignore[return-value]
 
     def message(self, sender: int, to: int, megabytes: float = 0.0, question: Message | None = None) -> Message:
         """A message, named as Flower names it."""

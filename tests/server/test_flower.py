@@ -277,7 +277,7 @@ def test_the_superlink_waits_for_its_database(tmp_path: Path, monkeypatch: pytes
         time.sleep(6)
         assert not any(node.done() for node in nodes), told
         assert state._engine is not None
-        assert state._engine.pool.checkedout() == 20, told
+        assert state._engine.pool.checkedout() == 20, told  # type: ignore[attr-defined]
         other.rollback()
         assert len({node.result() for node in nodes}) == 20, told
 

@@ -160,12 +160,12 @@ def test_groups_are_chosen_where_they_bring_something(concepts: int, expected: i
             head = {"weights": own[0].start(5)}
             for number in range(1, 9):
                 average = GroupAverage(head, 60 * len(own))
-                for site in own:
-                    average.add({"weights": site.train(head["weights"], number)}, 60)
+                for member in own:
+                    average.add({"weights": member.train(head["weights"], number)}, 60)
                 head = average.result()
-            for place, (site, label) in enumerate(zip(sites, groups, strict=True)):
+            for place, (member, label) in enumerate(zip(sites, groups, strict=True)):
                 if label == group:
-                    losses[place, column] = site.losses(head["weights"])[0]
+                    losses[place, column] = member.losses(head["weights"])[0]
     assert fewest_as_good((1, 2, 6), losses, np.full(6, 60), rng).k == expected
 
 

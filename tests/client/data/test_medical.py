@@ -29,7 +29,7 @@ def shown(path: Path) -> NDArray[np.uint8]:
     return np.asarray(samples.original(0))
 
 
-RAMP = np.arange(-1000, 1040, 1, np.int16).reshape(51, 40)
+RAMP = np.arange(-1000, 1040, 1, dtype=np.int16).reshape(51, 40)
 
 
 class TestDicom:

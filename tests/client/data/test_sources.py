@@ -19,7 +19,7 @@ from client.data import site as site_module
 from client.data.decoded import decode
 from client.data.files import read_folder, read_manifest
 from client.data.pixels import to_uint8
-from client.data.samples import FileSamples, Samples
+from client.data.samples import FileSamples, ImageSamples, Samples
 from client.identity import Identity
 from common.config import DataSettings, SettingsError, SiteSettings
 
@@ -67,9 +67,14 @@ def load(own: Path | None, cache: Path, *, name: str = "clinic", **data: Any) ->
     return load_site(Identity(name, own, None, cache), SiteSettings(data=DataSettings(**options)))
 
 
+def as_images(samples: Samples) -> ImageSamples:
+    assert isinstance(samples, ImageSamples)
+    return samples
+
+
 def only(samples: Samples, size: int = 8, channels: int = 3) -> NDArray[np.uint8]:
     assert len(samples) == 1, samples.faults
-    return samples.image(0, size, channels)
+    return as_images(samples).image(0, size, channels)
 
 
 class TestFolder:
@@ -78,7 +83,7 @@ class TestFolder:
         assert samples.labels.tolist() == [1] * 5 + [0] * 5
         assert samples.name(0) == "cat/0.png"
         assert samples.name(9) == "dog/9.png"
-        assert samples.images(np.array([3, 7]), 8, 1)[:, 0, 0, 0].tolist() == [30, 70]
+        assert as_images(samples).images(np.array([3, 7]), 8, 1)[:, 0, 0, 0].tolist() == [30, 70]
 
     def test_train_and_test_folders_become_hints(self, tmp_path: Path) -> None:
         for part, count in (("train", 3), ("val", 2), ("test", 1)):
@@ -233,7 +238,7 @@ class TestDamage:
         samples = read_folder(folder, KNOWN)
         (folder / "dog" / "7.png").write_bytes(b"x")
         with pytest.raises(Undecodable, match=r"dog/7\.png"):
-            samples.images(np.arange(10), 8, 3)
+            as_images(samples).images(np.arange(10), 8, 3)
 
     def test_a_site_without_a_usable_image_says_why(self, tmp_path: Path, cache: Path) -> None:
         (tmp_path / "scans" / "cat").mkdir(parents=True)
@@ -273,7 +278,7 @@ class TestManifest:
         assert [samples.unit(row) for row in rows] == [
             "group p1", "../scans/dog/8.png", "../scans/dog/7.png", "group p2",
         ]  # fmt: skip
-        assert samples.images(np.array(rows), 8, 1)[:, 0, 0, 0].tolist() == [0, 80, 70, 90]
+        assert as_images(samples).images(np.array(rows), 8, 1)[:, 0, 0, 0].tolist() == [0, 80, 70, 90]
         assert discover_classes(DataSettings(source="manifest", path=str(manifest))) == CLASSES
 
     def test_missing_files_repeated_files_and_rows_without_a_label_are_named(
@@ -329,7 +334,7 @@ class TestArrays:
         assert samples.labels.tolist() == [0, 1, 0, 1, 1, 1]
         assert samples.groups is not None
         assert samples.groups.tolist() == ["1", "1", "2", "2", "3", "4"]
-        assert samples.images(np.array([5, 2]), 8, 3)[:, 0, 0].tolist() == [[5] * 3, [2] * 3]
+        assert as_images(samples).images(np.array([5, 2]), 8, 3)[:, 0, 0].tolist() == [[5] * 3, [2] * 3]
 
     def test_a_row_is_the_same_wherever_it_stands_and_however_it_is_stored(self, tmp_path: Path) -> None:
         x = np.arange(3, dtype=np.uint8)[:, None, None] * np.ones((1, 8, 8), np.uint8)
@@ -339,7 +344,7 @@ class TestArrays:
         bright = np.full((1, 8, 8, 1), 5000, np.int64)
         moved = self.open(self.write(tmp_path, x=np.concatenate([bright, x[::-1, :, :, None]]), y=[0] * 4))
         assert [moved.unit(row) for row in range(1, 4)] == units[::-1]
-        assert moved.stamp(2) != self.open(self.write(tmp_path, x=x, y=[0, 1, 0])).stamp(1)
+        assert as_images(moved).stamp(2) != as_images(self.open(self.write(tmp_path, x=x, y=[0, 1, 0]))).stamp(1)
         grouped = self.open(self.write(tmp_path, x=x, y=[0, 1, 0], group=["p", "q", "p"]))
         assert grouped.unit(0) == grouped.unit(2) != grouped.unit(1)
 
@@ -355,7 +360,7 @@ class TestArrays:
         assert samples.labels.tolist() == [0, 1]
         assert samples.name(1) == "sample 2"
         assert [fault.name for fault in samples.faults] == ["sample 1"]
-        assert samples.images(np.array([0]), 8, 1)[0, 0, 0, 0] == 128
+        assert as_images(samples).images(np.array([0]), 8, 1)[0, 0, 0, 0] == 128
 
     @pytest.mark.parametrize(
         ("arrays", "message"),
@@ -419,7 +424,7 @@ class TestPublic:
         samples = open_source(self.data, None, backwards, tmp_path)
         assert samples.labels.tolist() == [*range(9, -1, -1), 0]
         assert samples.splits.tolist() == [0] * 10 + [1]
-        assert samples.images(np.array([3]), 8, 1).max() == 3
+        assert as_images(samples).images(np.array([3]), 8, 1).max() == 3
 
     def test_without_a_network_the_error_says_what_to_do(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def unreachable(*_: Any, **__: Any) -> None:
@@ -453,7 +458,7 @@ class TestPlaces:
     def test_the_demo_has_digits_and_no_other_classes(self, tmp_path: Path) -> None:
         samples = open_source(DataSettings(), None, discover_classes(DataSettings()), tmp_path)
         assert np.bincount(samples.labels).min() > 170
-        pixels = samples.images(np.arange(20), 8, 1)
+        pixels = as_images(samples).images(np.arange(20), 8, 1)
         assert pixels.min() == 0
         assert pixels.max() == 255
         with pytest.raises(SettingsError, match="holds the digits 0 to 9"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,9 @@ class TestJudgement:
         for what in ("train", "log_probabilities"):
             real = getattr(module, what)
 
-            def spy(model: object, inputs: np.ndarray, *rest: object, real=real, what=what, **more: object) -> object:
+            def spy(
+                model: object, inputs: np.ndarray, *rest: object, real: Any = real, what: str = what, **more: object
+            ) -> object:
                 told.append((what, {image.tobytes() for image in inputs}))
                 return real(model, inputs, *rest, **more)
 

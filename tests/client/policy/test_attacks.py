@@ -9,6 +9,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def site(tmp_path: Path, data: Path) -> Site:
 def images(data: Path, size: int) -> NDArray[np.float32]:
     """Every image of a site as the encoder `pixels` sees it."""
     read = [np.asarray(Image.open(path).convert("RGB").resize((size, size))) for path in sorted(data.rglob("*.png"))]
-    return np.stack(read).transpose(0, 3, 1, 2).reshape(len(read), -1).astype(np.float32) / 255
+    return np.stack(read).transpose(0, 3, 1, 2).reshape(len(read), -1).astype(np.float32) / np.float32(255)
 
 
 def nearest(prototypes: NDArray[np.float32], pixels: NDArray[np.float32]) -> float:
@@ -154,7 +155,8 @@ def test_no_update_leaves_a_site_with_a_handful_of_rows(tmp_path: Path) -> None:
 
 def test_many_queries_give_one_answer_and_then_none(site: Site) -> None:
     """24 queries with other seeds gave 43 of 160 images: each cut another part of the data off."""
-    found, said = [], []
+    found: list[Any] = []
+    said: list[Any] = []
     for run in range(24):
         settings = SETTINGS | {"seed": run, "encoder.name": "efficientnet_lite0", "personalise": "finetune"}
         content = site.ask("query.signature", settings, run=run)

@@ -175,7 +175,7 @@ def replies_of(
     monkeypatch.setattr(StreamingGrid, "_pause", lambda grid, seconds: clock.__setitem__(0, clock[0] + seconds))
     grid = StreamingGrid(inner, deadline=600, in_flight=in_flight)
     replies = grid.send_and_receive(messages([100, 101, 102]))
-    return [(grid.node_of(reply), clock[0], reply.error.reason) for reply in replies]
+    return [(grid.node_of(reply), clock[0], reply.error.reason) for reply in replies]  # type: ignore[misc]
 
 
 def test_a_node_that_was_killed_and_is_back_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,8 @@ def slow(signatures: list[Signature], sizes: list[int], labels: list[int], one: 
     classes = sorted({int(c) for s in signatures for c in s.classes})
 
     def pooled(group: int) -> tuple[dict[int, float], dict[int, Any]]:
-        counts, sums = dict.fromkeys(classes, 0.0), {}
+        counts = dict.fromkeys(classes, 0.0)
+        sums: dict[int, Any] = {}
         for s, size, label in zip(signatures, sizes, labels, strict=True):
             for row, c in enumerate(s.classes.tolist()):
                 if label == group:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from client.collaboration.anchors import gaussian_anchors, shared_secret
 from client.collaboration.validation import held_out_rows
 from client.collaboration.vault import Vault
 from client.data import load_site
+from client.data.samples import TableSamples
 from client.identity import Identity
 from common import wire
 from common.collaboration import Answer, Collaboration
@@ -311,6 +313,7 @@ def test_neither_rows_nor_the_map_nor_the_anchors_leave(tmp_path: Path) -> None:
     for index in range(WINES):
         identity = Identity(f"clinic-{index}", tmp_path / f"site-{index}" / "wine.csv", None, tmp_path)
         site = load_site(identity, config.for_site())
+        assert isinstance(site.samples, TableSamples)
         secrets = {
             "a row": site.samples.rows[3, :4],
             "a column": site.samples.rows[:4, 2],
@@ -325,7 +328,8 @@ def test_neither_rows_nor_the_map_nor_the_anchors_leave(tmp_path: Path) -> None:
             "the secret": stored["secret"],
         }
         for what, values in secrets.items():
-            for dtype in {np.dtype(np.float32), np.dtype(np.float64), values.dtype}:
+            kinds: set[Any] = {np.dtype(np.float32), np.dtype(np.float64), values.dtype}
+            for dtype in kinds:
                 assert values.astype(dtype).tobytes() not in left, what
         raw = (tmp_path / f"site-{index}" / "wine.csv").read_text().splitlines()[1].split(",")[0]
         assert raw.encode() not in left

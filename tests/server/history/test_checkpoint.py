@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -440,7 +441,8 @@ def test_no_checkpoint_is_no_reason_to_stop(quick: MakeConfig, tmp_path: Path) -
 def test_checkpoints_may_be_rare_or_off(quick: MakeConfig, tmp_path: Path) -> None:
     class Watching:
         def __init__(self, folder: Path) -> None:
-            self.folder, self.seen = folder, set()
+            self.folder = folder
+            self.seen: set[Any] = set()
 
         def hear(self, event: Event) -> None:
             if self.folder.exists():

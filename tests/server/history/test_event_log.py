@@ -77,7 +77,12 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 
 def events(kind: Any) -> st.SearchStrategy[Any]:
     """Any event of a type, without what has a file of its own."""
-    elsewhere = {"models": st.just({}), "confusions": st.just({}), "scores": st.just({}), "distance": st.none()}
+    elsewhere: dict[str, Any] = {
+        "models": st.just({}),
+        "confusions": st.just({}),
+        "scores": st.just({}),
+        "distance": st.none(),
+    }
     elsewhere["views"] = st.just({})
     hints = get_type_hints(kind)
     parts = {

@@ -27,6 +27,7 @@ def _by_size(sites: Sequence[Described], config: Config) -> NDArray[np.float64]:
 BY_SIZE = Method(
     name="by-size",
     title="By size",
+    about="A method of one file.",
     paper="",
     summary="sites with about as many samples train together",
     family="clustered before training",

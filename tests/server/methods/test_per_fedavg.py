@@ -71,7 +71,7 @@ def test_for_a_linear_loss_both_gradients_are_the_same(slope: float, w: float) -
         train_site("per-fedavg", w, 0, steps=3, curve=lambda x: slope * x, per_fedavg__gradient=g, **RATES).state[NAME]
         for g in ("fo", "hf")
     ]
-    np.testing.assert_allclose(*ends, atol=1e-9)
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-9)
 
 
 def test_a_site_with_a_single_batch_takes_a_step_all_the_same() -> None:
@@ -116,7 +116,7 @@ def test_no_test_sample_is_read_in_training_or_adaptation(
     """pFedMe's repository adapts on test batches."""
     read: list[str] = []
     inputs = SiteData.test_inputs
-    monkeypatch.setattr(SiteData, "test_inputs", lambda site: (read.append(site.name), inputs(site))[1])
+    monkeypatch.setattr(SiteData, "test_inputs", lambda site: (read.append(site.name), inputs(site))[1])  # type: ignore[func-returns-value]
     record, _ = run(small_config(method="per-fedavg", rounds=1, sites=2, train__batch_size=8))
     assert not record.of(SiteLeftOut)
     # For the test of the last round, of the adapted and of the common model, and never before: round 1 tests nothing.

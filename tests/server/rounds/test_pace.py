@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,7 +199,7 @@ class SlowSite(LoopbackGrid):
         self.asked: list[int] = []
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = []
+        ids: list[Any] = []
         for message in messages:
             ids += super().push_messages([message])
             if message.metadata.message_type == "train":
