@@ -99,7 +99,7 @@ def look_at_server(path: Path, settings: ServerFile) -> Iterator[Finding]:
         yield Finding("PROBLEM", str(error))
     names = sorted(file.stem for file in located(path, settings.keys).glob("*.pub"))
     if names:
-        yield Finding("ok", f"{len(names)} sites may take part: {', '.join(names)}")
+        yield Finding("ok", f"{len(names)} site{'s' * (len(names) > 1)} may take part: {', '.join(names)}")
     else:
         yield Finding("PROBLEM", "no site may take part yet", "coterie provision FOLDER --sites NAME,NAME")
     yield _port(parse_address(settings.listen, FLEET_PORT), "listen", "the server is running already, or")
@@ -127,7 +127,7 @@ def _certificate(path: Path, settings: ServerFile) -> Iterator[Finding]:
     days = authority.days_left(certificate, now)
     end: datetime = certificate.not_valid_after_utc
     if days < _WARN_DAYS:
-        hint = f"remove {settings.certificate} (not the key) and run `coterie provision`"
+        hint = f"`coterie provision {path.parent.parent} --renew`; the server goes on meanwhile"
         yield Finding("PROBLEM", f"the certificate ends in {days} days, on {end:%Y-%m-%d}", hint)
     else:
         yield Finding("ok", f"the certificate is valid until {end:%Y-%m-%d}, for {', '.join(settings.names)}")
