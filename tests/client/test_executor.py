@@ -510,7 +510,7 @@ def test_the_bell_is_answered_at_once(api: RuntimeApi, start: Callable[..., Exec
     api.add_task()
     wait_until((executor.folder / "bell").exists)
     assert not executor.tasks
-    wait_until(lambda: ring(executor.folder / "bell", api.address) or executor.tasks, 30)  # type: ignore[func-returns-value]
+    wait_until(lambda: ring(executor.folder / "bell", api.address) or executor.tasks, 30)
 
 
 def test_messages_are_fetched_ahead_but_no_more_tasks_compute_than_there_are_slots(

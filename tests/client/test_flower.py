@@ -277,7 +277,7 @@ def test_a_supernode_fetches_no_part_that_came_with_a_letter_and_sends_none_by_i
     one, *others = sorted(parts)
     riding.seat(letter, {name: parts[name] for name in others})
     fetched: list[str] = []
-    receive, pull = with_riders(lambda: (letter, tree), lambda run, name: fetched.append(name) or parts[name])  # type: ignore[func-returns-value]
+    receive, pull = with_riders(lambda: (letter, tree), lambda run, name: fetched.append(name) or parts[name])
     assert receive() == (letter, tree)
     assert not letter.content
     assert {name: pull(1, name) for name in parts} == parts

@@ -58,7 +58,7 @@ def test_a_verdict_is_final(tmp_path: Path) -> None:
     service = Service(
         "it",
         python("print('go away')"),
-        hear=lambda line: heard.append(line) is None,  # type: ignore[func-returns-value]
+        hear=lambda line: heard.append(line) is None,
         verdict=lambda: "turned away" if "go away\n" in heard else "",
     )
     with pytest.raises(Refused, match="turned away"):

@@ -116,7 +116,7 @@ def test_no_test_sample_is_read_in_training_or_adaptation(
     """pFedMe's repository adapts on test batches."""
     read: list[str] = []
     inputs = SiteData.test_inputs
-    monkeypatch.setattr(SiteData, "test_inputs", lambda site: (read.append(site.name), inputs(site))[1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(SiteData, "test_inputs", lambda site: (read.append(site.name), inputs(site))[1])
     record, _ = run(small_config(method="per-fedavg", rounds=1, sites=2, train__batch_size=8))
     assert not record.of(SiteLeftOut)
     # For the test of the last round, of the adapted and of the common model, and never before: round 1 tests nothing.
