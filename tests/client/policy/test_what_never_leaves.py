@@ -1,4 +1,4 @@
-"""What the docs say never leaves a site: no image, no embedding of one, no file name, no path."""
+"""What the docs say never leaves a site: no image, no embedding of one, no file name, no path, no patient."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from client.encoder import load_encoder
 from common.config import parse
 from tests.client.policy.test_attacks import SETTINGS, Site
 from tests.support.federation import write_digits
+from tests.support.medical import write_dicom
 
 # All that is answered by default, and what is refused there.
 KINDS = (
@@ -46,16 +47,23 @@ def site(tmp_path: Path) -> Generous:
     for number, path in enumerate(sorted((tmp_path / "data").rglob("*.png"))):
         path.rename(path.with_name(f"mueller-{number:03d}.png"))
     (tmp_path / "data" / "0" / "schmidt-broken.png").write_bytes(b"no image")
+    values = np.arange(64, dtype=np.int16).reshape(8, 8)
+    write_dicom(tmp_path / "data" / "1" / "schmidt.dcm", values, PatientID="Musterfrau^Eva", BurnedInAnnotation="YES")
     return Generous(tmp_path, tmp_path / "data", models=str(tmp_path / "models"), memory=str(tmp_path / "memory"))
 
 
 def test_no_image_no_name_and_no_embedding_of_one_is_in_any_answer(site: Generous, tmp_path: Path) -> None:
-    answers = {kind: site.ask(kind, SETTINGS, round_number=1) for kind in KINDS}
+    asked = SETTINGS | {"personalise": "finetune"}
+    answers = {kind: site.ask(kind, asked, round_number=1) for kind in KINDS}
     declined = {kind for kind, content in answers.items() if set(content) == {"refusal"}}
     assert declined == {"query.collaboration", "query.whole_path"}
+    # A model of the site's own stays there: what it is worth is all that is told.
+    own = (tmp_path / "models").rglob("model.safetensors")
+    assert list(own)
+    assert set(answers["query.personalise"]) == {"statistics", "evaluation"}
     told = b"\x1f".join(word for content in answers.values() for word in words_of(content))
     assert len(told) > 10_000
-    for word in (b"mueller", b"schmidt", str(tmp_path).encode()):
+    for word in (b"mueller", b"schmidt", b"Musterfrau", b"patient", str(tmp_path).encode()):
         assert word not in told, word
     paths = sorted((tmp_path / "data").rglob("mueller-*.png"))
     settings = parse(SETTINGS).for_site()
