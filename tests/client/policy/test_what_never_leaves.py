@@ -58,8 +58,7 @@ def test_no_image_no_name_and_no_embedding_of_one_is_in_any_answer(site: Generou
     declined = {kind for kind, content in answers.items() if set(content) == {"refusal"}}
     assert declined == {"query.collaboration", "query.whole_path"}
     # A model of the site's own stays there: what it is worth is all that is told.
-    own = (tmp_path / "models").rglob("model.safetensors")
-    assert list(own)
+    assert list((tmp_path / "models").rglob("model.safetensors"))
     assert set(answers["query.personalise"]) == {"statistics", "evaluation"}
     told = b"\x1f".join(word for content in answers.values() for word in words_of(content))
     assert len(told) > 10_000
