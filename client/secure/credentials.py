@@ -23,6 +23,7 @@ from client.identity import Identity
 from client.secure.participant import Credentials, Distrust
 from common.certificates import is_issued_by
 from common.config import SettingsError
+from common.foreign import Unusable, named_faults
 from common.wire import Task
 
 Read = TypeVar("Read")
@@ -73,13 +74,14 @@ class SiteCredentials:
     def check(self, name: str, certificate: bytes, signature: bytes, statement: bytes) -> None:
         """Raise `Distrust` unless the site of this name has signed the statement."""
         try:
-            read = x509.load_der_x509_certificate(certificate)
-            if not is_issued_by(read, self._authority):
-                raise ValueError
-            uses = read.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-            names = [str(one.value) for one in read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-            public = read.public_key()
-        except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound):
+            with named_faults():
+                read = x509.load_der_x509_certificate(certificate)
+                if not is_issued_by(read, self._authority):
+                    raise Unusable("nobody's word stands behind it")
+                uses = read.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+                names = [str(one.value) for one in read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+                public = read.public_key()
+        except Unusable:
             raise Distrust(f"{name} has no certificate by this federation's authority") from None
         # The coordinator's own certificate is of the same authority.
         if ExtendedKeyUsageOID.CLIENT_AUTH not in uses or not isinstance(public, ec.EllipticCurvePublicKey):

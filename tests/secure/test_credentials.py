@@ -59,6 +59,15 @@ def test_another_authority_is_not_believed(ours: Authority) -> None:
         one.check("other", b"nonsense", b"", b"keys")
 
 
+def test_a_certificate_that_cannot_be_read_is_not_believed_and_stops_nobody(ours: Authority) -> None:
+    """One of version 35 made the library raise an error of its own kind, at every site of the sum."""
+    site = ours.site("one")
+    broken = site.certificate.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x22")
+    assert broken != site.certificate
+    with pytest.raises(Distrust, match="one has no certificate"):
+        ours.site("two").check("one", broken, site.sign(b"x"), b"x")
+
+
 def test_the_coordinators_own_certificate_is_no_sites(ours: Authority) -> None:
     """Its key and certificate are on its machine, by the same authority; it names itself as it likes in no other."""
     key = authority.new_key()
