@@ -2,17 +2,22 @@
 
 Digits, 20 sites, LeNet5, everything in one process and one thread: training, messages, screening, averaging, tests, the
 run directory. Each repeat runs FedAvg and every method once, one after the other; what is told are medians over the
-repeats, of the seconds and of the ratios to FedAvg in the same repeat.
+repeats, of the seconds and of the ratios to FedAvg in the same repeat. On a busy machine a run is too long to be held
+against the next: `--site` takes turns after every training of a single site, and leaves out what the server does.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import statistics
+import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,13 +25,24 @@ from tempfile import TemporaryDirectory
 # Before NumPy and torch are loaded.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+import numpy as np
+import torch
+
 from cli.simulation.engine import client_app
 from cli.simulation.one_process import OneProcessGrid
 from cli.simulation.preflight import prepare
+from client.data.site import load_site
+from client.identity import Identity
+from client.methods import site_method
+from client.methods.method import Visit
 from common.config import Config, load
+from common.models import get_state
+from common.networks import build_for
+from common.tensor_names import is_parameter
 from server.app import conduct
 from server.history.events import Event, StageStarted
 from server.listeners import run_listeners
+from server.methods import recipe
 
 CONFIG = Path(__file__).parents[1] / "configs" / "digits.toml"
 # What is not to be exceeded, where something is.
@@ -72,8 +88,46 @@ def cost(config: Config) -> float:
         folder = Path(name)
         (folder / "models").mkdir()
         grid = OneProcessGrid(client_app, config.sites, threading.Event())
-        conduct(grid, config, [*run_listeners(folder), watch], directory=folder)
+        # Their words about every round are not wanted here.
+        with redirect_stdout(io.StringIO()):
+            conduct(grid, config, [*run_listeners(folder), watch], directory=folder)
     return watch.round
+
+
+def training(config: Config) -> Callable[[], object]:
+    """What a site does in a round from the model it is sent to the update it sends, as often as it is called."""
+    settings, method = config.for_site(), site_method(recipe(config).rule)
+    network = build_for(settings, settings.seed)
+    state = {name: array.copy() for name, array in get_state(network).items()}
+    beside = {
+        name: {key: np.zeros_like(array) for key, array in state.items() if is_parameter(key)}
+        for name in method.agreement.down
+    }
+    visit = Visit(
+        network,
+        method.agreement.travelling(state, settings),
+        beside,
+        {},
+        load_site(Identity("000", None, (0, config.sites), None), settings),
+        settings,
+        2,
+        config.rounds,
+        0,
+        torch.device("cpu"),
+    )
+    return lambda: method.train(visit)
+
+
+def at_a_site(configs: Mapping[str, Config], repeats: int) -> dict[str, list[float]]:
+    """CPU seconds of a site's training, the methods in turn."""
+    work = {method: training(config) for method, config in configs.items()}
+    spent: dict[str, list[float]] = {method: [] for method in configs}
+    for _ in range(repeats):
+        for method, train in work.items():
+            start = time.process_time()
+            train()
+            spent[method].append(time.process_time() - start)
+    return spent
 
 
 def main() -> None:
@@ -81,6 +135,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--site", action="store_true", help="the training of one site alone")
     parser.add_argument("--methods", nargs="+", default=[*AIMS, *OTHERS])
     options = parser.parse_args()
     logging.disable()
@@ -88,11 +143,16 @@ def main() -> None:
     spent: dict[str, list[float]] = {method: [] for method in methods}
     with TemporaryDirectory() as cache:
         configs = {method: config_of(method, options.rounds, options.epochs, cache) for method in methods}
-        cost(configs["fedavg"])
-        for _ in range(options.repeats):
-            for method, config in configs.items():
-                spent[method].append(cost(config))
-    print("| method | CPU seconds per round | ratio to FedAvg | aim |\n|---|---:|---:|---:|")
+        if options.site:
+            spent = at_a_site(configs, options.repeats)
+        else:
+            cost(configs["fedavg"])
+            for _ in range(options.repeats):
+                for method, config in configs.items():
+                    spent[method].append(cost(config))
+                    print(f"{method} {spent[method][-1]:.3f}", file=sys.stderr, flush=True)
+    what = "of a site's training" if options.site else "per round"
+    print(f"| method | CPU seconds {what} | ratio to FedAvg | aim |\n|---|---:|---:|---:|")
     for method, seconds in spent.items():
         ratio = statistics.median(one / other for one, other in zip(seconds, spent["fedavg"], strict=True))
         aim = f"{AIMS[method]:.2f}" if method in AIMS else ""
