@@ -14,7 +14,7 @@ from collections.abc import Callable
 # Each is a thread of the SuperLink. Flower has 1000 for its sites; who finds no place is answered at once, and asks
 # again after a pause.
 MOST = 800
-_LOOK = 2.0  # seconds after which is looked again all the same, and at whether anybody still waits
+_LOOK = 2.0  # seconds between two looks at whether anybody still waits
 
 
 class Arrivals:
@@ -37,7 +37,7 @@ class Arrivals:
     ) -> bool:
         """Wait until it is `there`, for so many seconds at most and while somebody wants to know; return whether it is.
 
-        It is looked for first, and then whenever it is told of.
+        It is looked for first, whenever it is told of, and last.
         """
         bell = threading.Event()
         with self._lock:
@@ -49,12 +49,15 @@ class Arrivals:
             earlier.set()
         end = time.monotonic() + (0.0 if crowded else seconds)
         try:
-            while not there():
+            found = there()
+            while not found:
                 left = end - time.monotonic()
                 if left <= 0 or not self._counts(name, bell) or not heard():
                     return False
-                bell.wait(min(left, _LOOK))
+                told = bell.wait(min(left, _LOOK))
                 bell.clear()
+                # A look is a question to the database.
+                found = (told or time.monotonic() >= end) and there()
             return crowded or self._counts(name, bell)
         finally:
             with self._lock:

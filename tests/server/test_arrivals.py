@@ -6,6 +6,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from server.flower import arrivals as arrivals_module
 from server.flower.arrivals import Arrivals
 from server.flower.patience import _LONGEST, a_wait, is_wait, seconds_of
 
@@ -38,6 +41,13 @@ def test_waiting_ends() -> None:
     begun = time.monotonic()
     assert not Arrivals().wait("mine", 0.2, lambda: False)
     assert 0.2 <= time.monotonic() - begun < LONG
+
+
+def test_who_waits_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals_module, "_LOOK", 0.02)
+    looks: list[float] = []
+    assert not Arrivals().wait("mine", 0.2, lambda: bool(looks.append(time.monotonic())))  # type: ignore[func-returns-value]
+    assert len(looks) == 2, "at the beginning and at the end"
 
 
 def test_nobody_waits_for_one_who_has_gone() -> None:
