@@ -133,6 +133,11 @@ def _remove(layout: Layout, sites: list[str]) -> int:
 def _begin_anew(layout: Layout, now: datetime) -> int:
     """Put a new authority in the place of one whose key, or whose server's key, somebody else may have."""
     server = read_start_file(layout.server_file, ServerFile)
+    if layout.requests.is_dir():
+        raise SettingsError(
+            f"{layout.authority} is of an authority of yours: only it can begin anew. After a theft of {server.key} "
+            f"remove that file, and call `coterie provision {layout.root} --renew`: the request is for a new key"
+        )
     control = parse_address(server.control, CONTROL_PORT).to_call
     if not greet(control, layout.server / server.ca):
         raise SettingsError(f"the server is running at {control}: stop it, then do this, then start it again")
