@@ -36,14 +36,29 @@ class Renewal:
     def grpc_credentials(
         self, pairs: Any, root_certificates: bytes | None = None, require_client_auth: bool = False
     ) -> Any:
-        """As `grpc.ssl_server_credentials`, but asked anew for every connection."""
+        """As `grpc.ssl_server_credentials`, but a certificate that was taken is shown to the next connection.
+
+        Only once: each answer makes gRPC replace what its handshakes under way still refer to, and when many sites
+        call at once that ends the process now and then (`Check failed: prior > 0`). None says that nothing is new.
+        """
         import grpc
 
-        def configured() -> Any:
-            certificate, key = self._taken
+        shown, lock = self._taken, threading.Lock()
+
+        def configured(pair: tuple[bytes, bytes]) -> Any:
+            certificate, key = pair
             return grpc.ssl_server_certificate_configuration(((key, certificate),), root_certificates)
 
-        return grpc.dynamic_ssl_server_credentials(configured(), configured, require_client_auth)
+        def fresh() -> Any:
+            nonlocal shown
+            with lock:
+                taken = self._taken
+                if taken == shown:
+                    return None
+                shown = taken
+            return configured(taken)
+
+        return grpc.dynamic_ssl_server_credentials(configured(shown), fresh, require_client_auth)
 
     def remembering(self, create: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
         """Let what makes TLS contexts for HTTP make such as can be given a new certificate later."""

@@ -203,3 +203,18 @@ def test_the_end_of_a_certificate_is_told_every_day_of_the_last_thirty(fed: Layo
     # A new one ends it.
     renew(fed)
     assert watch.look(NOW + timedelta(days=40)) == []
+
+
+def test_a_certificate_is_handed_to_grpc_once(fed: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What gRPC is given replaces what handshakes under way refer to: for each caller anew, that ends the server."""
+    asked: list[Callable[[], object]] = []
+    monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", lambda first, fetch, _: asked.append(fetch))
+    certificate, key = fed.server / "server.crt", fed.server / "server.key"
+    renewal = Renewal(certificate, key)
+    renewal.grpc_credentials([(key.read_bytes(), certificate.read_bytes())])
+    (fetch,) = asked
+    assert fetch() is None
+    renew(fed)
+    renewal.look()
+    assert fetch() is not None
+    assert fetch() is None
