@@ -59,6 +59,7 @@ def test_pages_open_from_disk_without_error_or_request(plot: Plot, browser: Brow
         "What came out",
         "Groups",
         *(["Training", "Classes", "Moves"] if plot.rounds else []),
+        "What left each site",
         "Costs",
         "Incidents",
     ]
