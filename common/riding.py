@@ -3,16 +3,17 @@
 Flower sends a message as a letter that names its parts; then each part is asked for, or sent, by itself. A letter has
 room for a content that Flower leaves empty. What rides there is taken out at the other end, before anybody looks: a
 part is the same however it came, and is checked and counted by the same code. Who does not know of it asks for the
-parts, or is sent them, as ever.
+parts, or is sent them, as ever. Imports Flower only when it is called, as the start of a SuperNode does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+if TYPE_CHECKING:
+    from flwr.app import Message
 
 MOST = 3_000_000  # bytes of all parts that ride with one letter
 _RIDERS = "riders"
@@ -37,12 +38,16 @@ def fits(parts: Mapping[str, bytes]) -> bool:
 
 def seat(message: Message, parts: Mapping[str, bytes]) -> None:
     """Put parts into a letter, if it has room for them."""
+    from flwr.app import ConfigRecord, RecordDict
+
     if message.has_content():
         message.content = RecordDict({_RIDERS: ConfigRecord({**parts})} if fits(parts) else {})
 
 
 def unseat(message: Message) -> dict[str, bytes]:
     """Take out what rides in a letter."""
+    from flwr.app import ConfigRecord, RecordDict
+
     if not message.has_content() or not message.content:
         return {}
     record = message.content.get(_RIDERS)
